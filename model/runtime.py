@@ -1,0 +1,29 @@
+"""A graph of an artifact in ONNX Runtime, with the options that the server uses."""
+
+from pathlib import Path
+
+import onnxruntime
+
+from model.selfcheck import Arrays, Run
+
+
+def load_run(path: Path) -> Run:
+    """A function from a graph's inputs to all its outputs, by name."""
+    options = onnxruntime.SessionOptions()
+    options.enable_mem_pattern = False
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(
+        path,
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=["SkipLayerNormFusion", "BiasGeluFusion"],
+    )
+    wanted = {value.name for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+
+    def run(inputs: Arrays) -> Arrays:
+        feeds = {name: array for name, array in inputs.items() if name in wanted}
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    return run
