@@ -1,0 +1,221 @@
+"""The commands that talk to a server: encode, attend, tokenize, health. Each returns its exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from seqenc import Client, Encoding, ModelInfo, RetryPolicy, SeqencError
+from seqenc.types import Attention, EncodeOptions, TokenizeOptions
+from service.client_settings import (
+    AttendSettings,
+    ConnectionSettings,
+    EncodeSettings,
+    HealthSettings,
+    TokenizeSettings,
+)
+from service.connection import open_client
+from service.display import (
+    attention_record,
+    build_console,
+    encoding_record,
+    print_attention,
+    print_encodings,
+    print_token_details,
+    print_tokenization,
+    tokenization_record,
+    write_json,
+)
+
+STANDARD_INPUT = "-"
+# About a second: somebody waits for the answer, and a wrong address will not get better.
+_RETRY = RetryPolicy(max_attempts=5)
+
+
+class CommandError(Exception):
+    """What the command's user did wrong; the message is for them."""
+
+
+def run_encode(settings: EncodeSettings) -> int:
+    show = _encode_as_lines if settings.format == "jsonl" else _encode_as_table
+    return _run(settings, lambda client: show(client, settings))
+
+
+def run_tokenize(settings: TokenizeSettings) -> int:
+    return _run(settings, lambda client: _tokenize(client, settings))
+
+
+def run_attend(settings: AttendSettings) -> int:
+    return _run(settings, lambda client: _attend(client, settings))
+
+
+def run_health(settings: HealthSettings) -> int:
+    return _run(settings, lambda client: _health(client, settings))
+
+
+def _run(settings: ConnectionSettings, command: Callable[[Client], bool]) -> int:
+    """command says whether all went well. Whatever goes wrong is one line on standard error."""
+    try:
+        with _connect(settings) as client:
+            well = command(client)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has left. Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except SeqencError as error:
+        return _fail(f"{settings.address}: {error}", 1)
+    except CommandError as error:
+        return _fail(str(error), 2)
+    except (OSError, ValueError) as error:
+        return _fail(str(error), 1)
+    return 0 if well else 1
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"seqenc: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def _connect(settings: ConnectionSettings) -> Client:
+    return open_client(
+        settings,
+        expected_revision=getattr(settings, "expected_revision", ""),
+        deadline_s=getattr(settings, "deadline_s", None),
+        retry=_RETRY,
+    )
+
+
+def _encode_as_lines(client: Client, settings: EncodeSettings) -> bool:
+    """In bounded memory: each line is printed as its result arrives."""
+    unanswered: deque[str] = deque()
+
+    def source() -> Iterator[str]:
+        for text in _texts(settings.texts):
+            unanswered.append(text)
+            yield text
+
+    well = True
+    encodings = client.encode_stream(source(), deadline_s=settings.deadline_s, **_encode_options(settings))
+    for index, encoding in enumerate(encodings):
+        write_json(sys.stdout, encoding_record(index, unanswered.popleft(), encoding))
+        well = well and encoding.status is None
+    return well
+
+
+def _encode_as_table(client: Client, settings: EncodeSettings) -> bool:
+    texts = list(_texts(settings.texts))
+    result = client.encode(texts, **_encode_options(settings))
+    console = build_console(sys.stdout)
+    print_encodings(console, texts, result.results)
+    if settings.tokens or settings.token_embeddings:
+        for text, encoding in zip(texts, result.results, strict=True):
+            print_token_details(console, text, encoding)
+    return _all_well(result.results)
+
+
+def _tokenize(client: Client, settings: TokenizeSettings) -> bool:
+    texts = list(_texts(settings.texts))
+    results = client.tokenize(texts, **_tokenize_options(settings))
+    console = build_console(sys.stdout)
+    for index, (text, result) in enumerate(zip(texts, results, strict=True)):
+        if settings.format == "jsonl":
+            write_json(sys.stdout, tokenization_record(index, text, result))
+        else:
+            print_tokenization(console, text, result)
+    return all(result.status is None for result in results)
+
+
+def _attend(client: Client, settings: AttendSettings) -> bool:
+    text = _text(settings.text)
+    name = _map_name(settings, client.model())
+    encoding = client.encode(
+        [text if settings.pair is None else (text, settings.pair)],
+        pooling="none",
+        tokens=True,
+        attention=_attention_options(settings),
+        truncation=settings.truncation,
+        max_tokens=settings.max_tokens,
+    ).results[0]
+    assert encoding.attention is not None  # noqa: S101
+    weights = encoding.attention[0, 0]
+    if settings.format == "jsonl":
+        write_json(sys.stdout, attention_record(name, encoding.tokens, weights))
+    else:
+        print_attention(build_console(sys.stdout), name, encoding.tokens, weights, settings.top)
+    return True
+
+
+def _health(client: Client, settings: HealthSettings) -> bool:
+    status = client.health(settings.service, deadline_s=settings.timeout_s)
+    print(status)
+    return status == "SERVING"
+
+
+def _texts(texts: Sequence[str]) -> Iterator[str]:
+    if texts and list(texts) != [STANDARD_INPUT]:
+        return iter(texts)
+    if not texts:
+        _refuse_to_wait()
+    return (line.removesuffix("\n") for line in sys.stdin)
+
+
+def _text(text: str | None) -> str:
+    if text is not None and text != STANDARD_INPUT:
+        return text
+    if text is None:
+        _refuse_to_wait()
+    return sys.stdin.read().removesuffix("\n")
+
+
+def _refuse_to_wait() -> None:
+    """Somebody who forgot the text would look at a terminal that does nothing."""
+    if sys.stdin.isatty():
+        raise CommandError("no text: give one, or - to read standard input")
+
+
+def _tokenize_options(settings: TokenizeSettings) -> TokenizeOptions:
+    return {
+        "truncation": settings.truncation,
+        "max_tokens": settings.max_tokens,
+        "prompt_name": settings.prompt_name,
+        "prompt": settings.prompt,
+        "on_error": settings.on_error,
+    }
+
+
+def _encode_options(settings: EncodeSettings) -> EncodeOptions:
+    return {
+        **_tokenize_options(settings),
+        "pooling": settings.pooling,
+        "normalize": settings.normalize,
+        "dimensions": settings.dimensions,
+        "embedding_type": settings.type,
+        "attention": None,
+        "token_embeddings": settings.token_embeddings,
+        "tokens": settings.tokens,
+        "priority": settings.priority,
+    }
+
+
+def _attention_options(settings: AttendSettings) -> Attention:
+    if settings.reduction == "rollout":
+        return {"reduction": "rollout"}
+    layers = [-1 if settings.layer is None else settings.layer]
+    if settings.head is None:
+        return {"layers": layers, "reduction": "mean_heads"}
+    return {"layers": layers, "heads": [settings.head]}
+
+
+def _map_name(settings: AttendSettings, model: ModelInfo) -> str:
+    if settings.reduction == "rollout":
+        return f"{model.name}: rollout over {model.layer_count} layers"
+    layer = (-1 if settings.layer is None else settings.layer) % model.layer_count
+    head = "mean of all heads" if settings.head is None else f"head {settings.head % model.head_count}"
+    return f"{model.name}: layer {layer} (of 0 to {model.layer_count - 1}), {head}"
+
+
+def _all_well(encodings: Sequence[Encoding]) -> bool:
+    return all(encoding.status is None for encoding in encodings)

@@ -1,0 +1,1 @@
+"""From validated sequences to vectors; knows nothing of gRPC or protobuf."""

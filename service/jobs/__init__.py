@@ -1,0 +1,1 @@
+"""Offline embedding of files."""
