@@ -1,0 +1,290 @@
+"""The asyncio client: the same as the blocking one, for one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from itertools import chain, count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from google.protobuf.wrappers_pb2 import StringValue
+
+from seqenc.channel import Address, Rotation, Stubs, build_connection
+from seqenc.decode import decode_model, empty_result, merge_encoded, merge_tokenized
+from seqenc.errors import ReplyTooLargeError, SeqencError, error_from_call
+from seqenc.health import health_of_error, health_of_response
+from seqenc.inputs import build_sequence, build_sequences
+from seqenc.options import build_options
+from seqenc.requests import Chunk, Chunker, split
+from seqenc.retry import DEFAULT_RETRY, Attempts, Deadline, RetryPolicy
+from seqenc.settings import ClientSettings
+from seqenc.stream import Progress, StreamWindow, ended_early
+from seqenc.types import (
+    EncodeOptions,
+    EncodeResult,
+    Encoding,
+    Input,
+    Inputs,
+    ModelInfo,
+    Tls,
+    Tokenization,
+    TokenizeOptions,
+)
+from seqenc.v1 import encoder_pb2 as pb
+
+T = TypeVar("T")
+_END: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+
+class AsyncClient:
+    """Takes what Client takes. Connects on first use, so it may be made outside of the event loop."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        tls: bool | str | Path | Tls | None = None,
+        token: str | None = None,
+        model: str = "",
+        expected_revision: str = "",
+        deadline_s: float | None = None,
+        max_concurrent_calls: int = 4,
+        retry: RetryPolicy = DEFAULT_RETRY,
+    ) -> None:
+        connection = build_connection(address, tls, token)
+        self._settings = ClientSettings(
+            connection, model, expected_revision, deadline_s, max_concurrent_calls, retry
+        )
+        self._channels: list[grpc.aio.Channel] = []
+        self._stubs: Rotation[Stubs] | None = None
+        self._info: ModelInfo | None = None
+
+    async def encode(
+        self,
+        inputs: Inputs,
+        *,
+        deadline_s: float | None = None,
+        request_id: str = "",
+        **options: Unpack[EncodeOptions],
+    ) -> EncodeResult:
+        """Raises SeqencError where the call fails; with on_error="per_input" bad inputs only get a status."""
+        template = self._settings.template(build_options(**options), request_id)
+        sequences = build_sequences(inputs)
+        deadline = self._settings.deadline(deadline_s)
+        info = await self._limits(deadline)
+        if not sequences:
+            return empty_result(info, template.options, request_id)
+        chunks = split(sequences, template.chunker(info))
+        return merge_encoded(await self._answers("encode", template.encode, list(chunks), deadline))
+
+    def encode_stream(
+        self,
+        inputs: Iterable[Input] | AsyncIterable[Input],
+        *,
+        batch_size: int = 64,
+        progress: Progress | None = None,
+        deadline_s: float | None = None,
+        request_id: str = "",
+        **options: Unpack[EncodeOptions],
+    ) -> AsyncGenerator[Encoding]:
+        """One Encoding an input, in order, in bounded memory: inputs are read a few batches ahead of the
+        results. A broken stream is resumed. progress is called with the number of inputs done.
+        """
+        template = self._settings.template(build_options(**options), request_id)
+        return self._stream(inputs, batch_size, StreamWindow(template, progress), Deadline(deadline_s))
+
+    async def tokenize(
+        self, inputs: Inputs, *, deadline_s: float | None = None, **options: Unpack[TokenizeOptions]
+    ) -> list[Tokenization]:
+        """Tokens as encode would see them."""
+        template = self._settings.template(build_options(**options))
+        sequences = build_sequences(inputs)
+        if not sequences:
+            return []
+        deadline = self._settings.deadline(deadline_s)
+        chunks = split(sequences, template.chunker(await self._limits(deadline)))
+        return merge_tokenized(await self._answers("tokenize", template.tokenize, list(chunks), deadline))
+
+    async def model(self, *, deadline_s: float | None = None) -> ModelInfo:
+        """Asks the server, whose limits the client then keeps to."""
+        request = pb.GetModelRequest(model=self._settings.model)
+        response = await self._call("get_model", request, self._settings.deadline(deadline_s))
+        self._info = decode_model(response.model)
+        return self._info
+
+    async def health(self, service: str = "", *, deadline_s: float | None = None) -> str:
+        """SERVING, NOT_SERVING or SERVICE_UNKNOWN. Not retried: raises where there is no answer."""
+        try:
+            options = self._call_options(self._settings.deadline(deadline_s))
+            response = await self._next_stubs().check_health(StringValue(value=service), **options)
+        except grpc.aio.AioRpcError as error:
+            return health_of_error(error_from_call(error))
+        return health_of_response(response)
+
+    async def close(self) -> None:
+        """Cancels what is in flight."""
+        for channel in self._channels:
+            await channel.close(grace=None)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _next_stubs(self) -> Stubs:
+        if self._stubs is None:
+            self._channels = self._settings.connection.open(grpc.aio)
+            self._stubs = Rotation([Stubs(channel) for channel in self._channels])
+        return self._stubs.next()
+
+    async def _limits(self, deadline: Deadline) -> ModelInfo:
+        return self._info or await self.model(deadline_s=deadline.remaining_s())
+
+    async def _answers(
+        self, rpc: str, build: Callable[[Chunk], Message], chunks: list[Chunk], deadline: Deadline
+    ) -> list[tuple[int, Any]]:
+        """The offset and the answer of every chunk, in order. The first failure cancels the other calls."""
+        slots = asyncio.Semaphore(self._settings.max_concurrent_calls)
+
+        async def answer(chunk: Chunk) -> list[tuple[int, Any]]:
+            async with slots:
+                return await self._answer(rpc, build, chunk, deadline)
+
+        tasks = [asyncio.create_task(answer(chunk)) for chunk in chunks]
+        try:
+            return list(chain.from_iterable(await asyncio.gather(*tasks)))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _answer(
+        self, rpc: str, build: Callable[[Chunk], Message], chunk: Chunk, deadline: Deadline
+    ) -> list[tuple[int, Any]]:
+        """A chunk whose reply would be too large is refused before it is computed, and sent in halves."""
+        try:
+            return [(chunk.offset, await self._call(rpc, build(chunk), deadline, chunk.offset))]
+        except ReplyTooLargeError:
+            if len(chunk.sequences) == 1:
+                raise
+        parts = [await self._answer(rpc, build, half, deadline) for half in chunk.halves()]
+        return list(chain.from_iterable(parts))
+
+    async def _call(self, rpc: str, request: Message, deadline: Deadline, offset: int = 0) -> Any:
+        attempts = Attempts(self._settings.retry, deadline)
+        while True:
+            method = getattr(self._next_stubs(), rpc)
+            try:
+                return await method(request, **self._call_options(deadline))
+            except grpc.aio.AioRpcError as error:
+                delay_s = attempts.next_delay_s(error_from_call(error, offset))
+            await asyncio.sleep(delay_s)
+
+    def _call_options(self, deadline: Deadline) -> dict[str, Any]:
+        return {"timeout": deadline.remaining_s(), "metadata": self._settings.connection.metadata}
+
+    async def _stream(
+        self,
+        inputs: Iterable[Input] | AsyncIterable[Input],
+        batch_size: int,
+        window: StreamWindow,
+        deadline: Deadline,
+    ) -> AsyncGenerator[Encoding]:
+        chunker = window.chunker(await self._limits(deadline), batch_size)
+        attempts = Attempts(self._settings.retry, deadline)
+        exchange = self._exchange(window, deadline)
+        try:
+            async with aclosing(_chunks(inputs, chunker)) as chunks:
+                while True:
+                    while window.wants_more:
+                        exchange.send(window.push(await anext(chunks, None)))
+                    if window.finished:
+                        break
+                    try:
+                        encodings = window.answer(await exchange.receive())
+                    except SeqencError as error:
+                        exchange.close()
+                        await asyncio.sleep(attempts.next_delay_s(error))
+                        exchange = self._exchange(window, deadline)
+                        continue
+                    attempts.succeeded()
+                    for encoding in encodings:
+                        yield encoding
+            await exchange.wait_for_end()
+        finally:
+            exchange.close()
+
+    def _exchange(self, window: StreamWindow, deadline: Deadline) -> _Exchange:
+        method = self._next_stubs().encode_stream
+        return _Exchange(method, window.requests, **self._call_options(deadline))
+
+
+class _Exchange:
+    """One EncodeStream call: messages to send are queued for gRPC's own task."""
+
+    def __init__(self, method: Any, requests: Iterable[pb.EncodeRequest | None], **options: Any) -> None:
+        self._requests: asyncio.Queue[pb.EncodeRequest | None] = asyncio.Queue()
+        for request in requests:
+            self.send(request)
+        self._call = method(self._queued(), **options)
+
+    def send(self, request: pb.EncodeRequest | None) -> None:
+        """None is the end of the stream."""
+        self._requests.put_nowait(request)
+
+    async def receive(self) -> pb.EncodeStreamResponse:
+        try:
+            response: pb.EncodeStreamResponse = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise _stream_error(error) from error
+        if response is _END:
+            raise ended_early()
+        return response
+
+    async def wait_for_end(self) -> None:
+        """After the last answer, so that the server sees the stream end and not break."""
+        await self._call.code()
+
+    def close(self) -> None:
+        self._call.cancel()
+
+    async def _queued(self) -> AsyncIterator[pb.EncodeRequest]:
+        while (request := await self._requests.get()) is not None:
+            yield request
+
+
+def _stream_error(error: grpc.aio.AioRpcError) -> SeqencError:
+    """Where a write fails because the server has ended the stream, grpc.aio replaces the server's status by
+    one of its own (grpc/grpc#36066); what a new stream is told is the server's word.
+    """
+    if error.code() is grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core":
+        return ended_early()
+    return error_from_call(error)
+
+
+async def _chunks(inputs: Iterable[Input] | AsyncIterable[Input], chunker: Chunker) -> AsyncGenerator[Chunk]:
+    indices = count()
+    async with aclosing(_each(inputs)) as values:
+        async for value in values:
+            if chunk := chunker.add(build_sequence(value, next(indices))):
+                yield chunk
+    if chunk := chunker.take():
+        yield chunk
+
+
+async def _each(inputs: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[T]:
+    if isinstance(inputs, AsyncIterable):
+        async for value in inputs:
+            yield value
+    else:
+        for value in inputs:
+            yield value
