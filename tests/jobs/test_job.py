@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -122,12 +121,12 @@ def test_a_full_disk_stops_the_job_with_its_reason_and_leaves_no_torn_file(
     out = tmp_path / "out"
     command: list[str | Path] = [BIN / "seqenc", "job", file, "--out", out, "--artifact", tiny_artifact]
     command += ["--truncation", "right"]
+    # The shell sets the limit, in blocks of 512 bytes: preexec_fn would fork this process and gRPC's threads.
     limited = subprocess.run(
-        command,
+        ["sh", "-c", 'ulimit -f 117 && exec "$@"', "sh", *command],
         capture_output=True,
         text=True,
         env=clean_environment(),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)),
     )
     assert limited.returncode == 1
     assert "cannot be written: File too large; make room" in limited.stderr
