@@ -146,9 +146,8 @@ def measure_length(context: Context, artifact: Path, rows: int, folder: Path) ->
 
 def odd_texts(rows: int) -> Iterator[str | None]:
     """One in a hundred is null, empty, blank or huge; texts come again."""
-    texts = texts_of(2000)
-    for row in range(rows):
-        yield _ODD[row // 100 % len(_ODD)] if row % 100 == 50 else texts[row % len(texts)]
+    for row, text in enumerate(texts_of(rows)):
+        yield _ODD[row // 100 % len(_ODD)] if row % 100 == 50 else text
 
 
 def write_rows(path: Path, texts: Iterator[str | None], rows: int) -> Path:

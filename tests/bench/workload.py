@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,10 +21,10 @@ class Sizes(Protocol):
 
 
 def texts_of(count: int, *, seed: int = 0) -> list[str]:
-    """Paragraphs in an order in which neighbours have nothing in common."""
+    """Paragraphs in an order in which neighbours have nothing in common; after 2,000 they come again."""
     texts = corpus.paragraphs(2000)
     random.Random(seed).shuffle(texts)
-    return texts[:count]
+    return list(itertools.islice(itertools.cycle(texts), count))
 
 
 def describe(texts: Sequence[str], lengths: Sequence[int]) -> str:

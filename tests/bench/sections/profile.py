@@ -22,6 +22,7 @@ _LINE = re.compile(r"\s*([\d.]+)%\s+(\S+)")
 _PARTS = {
     "onnxruntime": "ONNX Runtime",
     "openvino": "ONNX Runtime",
+    "[JIT]": "ONNX Runtime",  # OpenVINO's products are code that it writes at run time
     "tokenizers": "tokenizers",
     "cygrpc": "gRPC",
     "_message": "protobuf",
