@@ -199,7 +199,7 @@ def _why_not_openvino(precision: Precision) -> str | None:
     if not _openvino_devices():
         return "its plug-in offers no device for this CPU; it runs on Intel processors"
     if precision == "bf16" and "amx_bf16" not in _cpu_flags():
-        return "this CPU has no AMX, without which bf16 is slower than fp32"
+        return "this CPU has no AMX, which bf16 needs; choose --precision fp32"
     return None
 
 
