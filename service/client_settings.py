@@ -16,6 +16,16 @@ Texts = Annotated[
     Positional(),
 ]
 
+# Of vectors, whether they are asked for one call or for a whole job.
+PoolingMode = Annotated[
+    Literal["none", "cls", "mean", "max", "last"] | None,
+    Field(description="how token vectors become one; none given: the model's own"),
+]
+Normalize = Annotated[
+    bool | None, Field(description="whether vectors get length 1; none given: the model's own")
+]
+Dimensions = Annotated[PositiveInt | None, Field(description="keep the first n values of a vector")]
+
 
 class ConnectionSettings(CommandSettings):
     address: Annotated[
@@ -58,14 +68,9 @@ class TokenizeSettings(ConnectionSettings):
 
 
 class EncodeSettings(TokenizeSettings):
-    pooling: Annotated[
-        Literal["none", "cls", "mean", "max", "last"] | None,
-        Field(description="how token vectors become one; none given: the model's own"),
-    ] = None
-    normalize: Annotated[
-        bool | None, Field(description="whether vectors get length 1; none given: the model's own")
-    ] = None
-    dimensions: Annotated[PositiveInt | None, Field(description="keep the first n values of a vector")] = None
+    pooling: PoolingMode = None
+    normalize: Normalize = None
+    dimensions: Dimensions = None
     type: Annotated[
         Literal["float32", "float16", "bfloat16", "int8", "ubinary"],
         Field(description="type of the vectors on the wire"),

@@ -40,6 +40,26 @@ def _check_address(address: str) -> str:
 
 Address = Annotated[str, AfterValidator(_check_address)]
 
+# Settings that several commands have.
+ProviderName = Annotated[
+    Literal["auto", "cpu", "openvino", "cuda"],
+    Field(description="what runs the graphs; auto: the fastest that works here in the precision chosen"),
+]
+PrecisionName = Annotated[
+    Literal["fp32", "bf16", "int8", "fp16"],
+    Field(description="what vectors are computed in: cpu fp32, int8; openvino fp32, bf16; cuda fp32, fp16"),
+]
+DeviceId = Annotated[NonNegativeInt, Field(description="GPU that `cuda` uses")]
+LaneCount = Annotated[
+    PositiveInt | Auto,
+    Field(description="batches run side by side; auto: one for each core this process may use"),
+]
+BatchTokens = Annotated[
+    PositiveInt | Auto, Field(description="tokens of one batch, padding included; auto: by provider")
+]
+LogFormat = Annotated[Literal["text", "json"], Field(description="form of the log lines on standard error")]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Field(description="lowest level logged")]
+
 
 class SettingsError(Exception):
     """A flag or variable is unknown or has a value that cannot be used; the message is for its user."""
@@ -62,27 +82,14 @@ class ServeSettings(CommandSettings):
     http_address: Annotated[Address, Field(description="address of /metrics, /healthz and /readyz")] = (
         "0.0.0.0:9090"
     )
-    provider: Annotated[
-        Literal["auto", "cpu", "openvino", "cuda"],
-        Field(description="what runs the graphs; auto: the fastest that works here in the precision chosen"),
-    ] = "auto"
-    precision: Annotated[
-        Literal["fp32", "bf16", "int8", "fp16"],
-        Field(
-            description="what vectors are computed in: cpu fp32, int8; openvino fp32, bf16; cuda fp32, fp16"
-        ),
-    ] = "fp32"
-    device_id: Annotated[NonNegativeInt, Field(description="GPU that `cuda` uses")] = 0
-    lanes: Annotated[
-        PositiveInt | Auto,
-        Field(description="batches run side by side; auto: one for each core this process may use"),
-    ] = "auto"
+    provider: ProviderName = "auto"
+    precision: PrecisionName = "fp32"
+    device_id: DeviceId = 0
+    lanes: LaneCount = "auto"
     threads_per_lane: Annotated[
         PositiveInt, Field(description="threads of one batch; more help a lone long text")
     ] = 1
-    max_batch_tokens: Annotated[
-        PositiveInt | Auto, Field(description="tokens of one batch, padding included; auto: by provider")
-    ] = "auto"
+    max_batch_tokens: BatchTokens = "auto"
     max_batch_map_cells: Annotated[
         PositiveInt,
         Field(description="cells (layers x heads x tokens x tokens) of one batch with attention maps"),
@@ -173,12 +180,8 @@ class ServeSettings(CommandSettings):
     drain_timeout_s: Annotated[
         PositiveFloat, Field(description="time that admitted calls get to finish after SIGTERM")
     ] = 30.0
-    log_format: Annotated[
-        Literal["text", "json"], Field(description="form of the log lines on standard error")
-    ] = "text"
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Field(description="lowest level logged")
-    ] = "info"
+    log_format: LogFormat = "text"
+    log_level: LogLevel = "info"
     log_sample_rate: Annotated[
         float, Field(ge=0, le=1, description="share of the calls that get a line in the log each")
     ] = 0.0

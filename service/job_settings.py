@@ -7,8 +7,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from service.client_settings import ConnectionSettings
-from service.config import Auto, Positional
+from service.client_settings import ConnectionSettings, Dimensions, Normalize, PoolingMode
+from service.config import (
+    Auto,
+    BatchTokens,
+    DeviceId,
+    LaneCount,
+    LogFormat,
+    LogLevel,
+    Positional,
+    PrecisionName,
+    ProviderName,
+)
 
 InputFormat = Literal["parquet", "jsonl", "csv", "tsv", "text"]
 OutputFormat = Literal["parquet", "npy", "jsonl"]
@@ -63,14 +73,9 @@ class JobSettings(ConnectionSettings):
     max_tokens: Annotated[
         PositiveInt | None, Field(description="limit of a text, special tokens included")
     ] = None
-    pooling: Annotated[
-        Literal["none", "cls", "mean", "max", "last"] | None,
-        Field(description="how token vectors become one; none given: the model's own"),
-    ] = None
-    normalize: Annotated[
-        bool | None, Field(description="whether vectors get length 1; none given: the model's own")
-    ] = None
-    dimensions: Annotated[PositiveInt | None, Field(description="keep the first n values of a vector")] = None
+    pooling: PoolingMode = None
+    normalize: Normalize = None
+    dimensions: Dimensions = None
     type: Annotated[
         Literal["float32", "float16", "int8", "ubinary"], Field(description="type of the vectors written")
     ] = "float32"
@@ -97,31 +102,14 @@ class JobSettings(ConnectionSettings):
     ] = 0
     shard_count: Annotated[PositiveInt, Field(description="into how many shares the shards are dealt")] = 1
     expected_revision: Annotated[str, Field(description="refuse a model of another revision")] = ""
-    provider: Annotated[
-        Literal["auto", "cpu", "openvino", "cuda"],
-        Field(description="what runs the graphs; auto: the fastest that works here in the precision chosen"),
-    ] = "auto"
-    precision: Annotated[
-        Literal["fp32", "bf16", "int8", "fp16"],
-        Field(
-            description="what vectors are computed in: cpu fp32, int8; openvino fp32, bf16; cuda fp32, fp16"
-        ),
-    ] = "fp32"
-    device_id: Annotated[NonNegativeInt, Field(description="GPU that `cuda` uses")] = 0
-    lanes: Annotated[
-        PositiveInt | Auto,
-        Field(description="batches run side by side; auto: one for each core this process may use"),
-    ] = "auto"
+    provider: ProviderName = "auto"
+    precision: PrecisionName = "fp32"
+    device_id: DeviceId = 0
+    lanes: LaneCount = "auto"
     threads_per_lane: Annotated[PositiveInt, Field(description="threads of one batch")] = 1
-    max_batch_tokens: Annotated[
-        PositiveInt | Auto, Field(description="tokens of one batch, padding included; auto: by provider")
-    ] = "auto"
-    log_format: Annotated[
-        Literal["text", "json"], Field(description="form of the log lines on standard error")
-    ] = "text"
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Field(description="lowest level logged")
-    ] = "info"
+    max_batch_tokens: BatchTokens = "auto"
+    log_format: LogFormat = "text"
+    log_level: LogLevel = "info"
 
     @model_validator(mode="after")
     def _check_choice(self) -> JobSettings:

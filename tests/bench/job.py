@@ -145,7 +145,7 @@ def measure_length(context: Context, artifact: Path, rows: int, folder: Path) ->
 
 
 def odd_texts(rows: int) -> Iterator[str | None]:
-    """One in a hundred is null, empty, blank or huge; texts come again."""
+    """One in a hundred is null, empty, blank or huge."""
     for row, text in enumerate(texts_of(rows)):
         yield _ODD[row // 100 % len(_ODD)] if row % 100 == 50 else text
 
