@@ -62,10 +62,18 @@ def export_once(folder: Path, write_checkpoint: Callable[[Path], object], name: 
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """One of several processes (pytest-xdist) hands its part to the one that writes the summary."""
+    """Hand a worker's tally to the process that writes the summary; fail a run in CI that skipped tests."""
     tally = session.config.stash.get(TALLY, None)
     if tally and hasattr(session.config, "workeroutput"):
         session.config.workeroutput["chaos"] = tally.write()
+    if os.environ.get("CI") and _skipped(session.config) and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _skipped(config: pytest.Config) -> int:
+    """Return how many tests were skipped, in the process that writes the summary."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return len(reporter.stats.get("skipped", [])) if reporter else 0
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,3 +85,5 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if tally := config.stash.get(TALLY, None):
         terminalreporter.write_line(f"chaos: {tally}")
+    if os.environ.get("CI") and (count := _skipped(config)):
+        terminalreporter.write_line(f"{count} tests skipped, and CI skips none: install what they name", red=True)
