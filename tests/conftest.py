@@ -86,4 +86,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if tally := config.stash.get(TALLY, None):
         terminalreporter.write_line(f"chaos: {tally}")
     if os.environ.get("CI") and (count := _skipped(config)):
-        terminalreporter.write_line(f"{count} tests skipped, and CI skips none: install what they name", red=True)
+        terminalreporter.write_line(f"{count} tests skipped; CI skips none: install what they need", red=True)
