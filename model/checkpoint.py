@@ -17,6 +17,7 @@ from model.names import WeightNames
 from model.safetensors_files import WEIGHTS, read_weights
 from model.serving_defaults import NATIVE_FIELDS, ServingDefaults, read_defaults, read_layout
 from model.tokenizer import load_tokenizer
+from model.unknown_token import check_unknown_token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,8 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         folder, layout, max_positions=config.max_positions, hidden_size=config.hidden_size
     )
     tokenizer = load_tokenizer(layout.encoder_folder, lowercase=defaults.lowercase)
+    tokenizer_file = layout.encoder_folder / "tokenizer.json"
+    check_unknown_token(tokenizer, tokenizer_file.name if tokenizer_file.is_file() else "vocab.txt")
     _check_vocabulary(tokenizer, config)
     encoder = _load_encoder(layout.encoder_folder, family, config)
     return Checkpoint(family=family, encoder=encoder, tokenizer=tokenizer, defaults=defaults)

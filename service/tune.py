@@ -120,7 +120,13 @@ def load_sequences(artifact: Artifact) -> list[TokenizedSequence]:
     step = max(1, len(texts) // _TEXTS)
     rule = TokenizeRule(artifact.max_tokens, Truncation.RIGHT)
     tokenized = Tokenizer(artifact.tokenizer_path).tokenize_texts(texts[::step][:_TEXTS], rule)
-    return [sequence for sequence in tokenized if isinstance(sequence, TokenizedSequence)]
+    sequences = [sequence for sequence in tokenized if isinstance(sequence, TokenizedSequence)]
+    if not sequences:
+        raise StartError(
+            f"the tokenizer of {artifact.directory} fails on every English text, so that there is nothing to "
+            "measure with; export the model with a tokenizer that has an unknown token"
+        )
+    return sequences
 
 
 def _engines(artifact: Artifact, cores: int) -> Iterator[EngineConfig]:

@@ -23,8 +23,6 @@ PROMPT_SEGMENT = -1
 # A text with more characters than this for each token allowed is tokenised from the end that is kept.
 _LONG_TEXT_CHARACTERS_PER_TOKEN = 16
 _MIN_SPLITTING_GROWTH = 4
-# A text of at least one token in any vocabulary with Latin letters or an unknown token.
-_PROBE = "a"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +77,10 @@ class Tokenizer:
         self._splits_at_spaces = (definition.get("pre_tokenizer") or {}).get("type") == "BertPreTokenizer"
         added = self._tokenizer.get_added_tokens_decoder()
         self._special_ids = frozenset(id for id, token in added.items() if token.special)
-        self._layouts = [_layout_of(self._tokenizer.encode(_PROBE, pair)) for pair in (None, _PROBE)]
-        if {0, 1} - {slot.segment for slot in self._layouts[1]}:
-            raise StartError(f"{path} makes no token of {_PROBE!r}, so that its special tokens stay unknown")
+        probe = next(filter(self._has_tokens, self._probes()), None)
+        if probe is None:
+            raise StartError(f"{path} makes no token of any text; export the model again")
+        self._layouts = [_layout_of(self._tokenizer.encode(probe, pair)) for pair in (None, probe)]
 
     def special_token_count(self, *, pair: bool) -> int:
         return sum(slot.segment is None for slot in self._layouts[pair])
@@ -106,15 +105,32 @@ class Tokenizer:
     def _tokenize(self, field: str, rows: list[tuple[str, ...]], rule: TokenizeRule) -> list[Tokenized]:
         """Each row is a text or the two of a pair."""
         short = [text for row in rows for text in row if not self._is_long(text, rule)]
-        encodings = iter(self._encode(short, rule))
+        encodings = iter(self._encode(short, tokens=rule.tokens))
         return [
             self._finish(field, row, [self._segment(text, encodings, rule) for text in row], rule)
             for row in rows
         ]
 
-    def _encode(self, texts: list[str], rule: TokenizeRule) -> list[tokenizers.Encoding]:
-        encode = self._tokenizer.encode_batch if rule.tokens else self._tokenizer.encode_batch_fast
-        return list(encode(texts, add_special_tokens=False))
+    def _probes(self) -> Iterator[str]:
+        """Texts that should have tokens: a letter that most vocabularies know, then what is in this one."""
+        yield "a"
+        yield from self._tokenizer.get_vocab()
+
+    def _has_tokens(self, text: str) -> bool:
+        (encoding,) = self._encode([text], tokens=False)
+        return encoding is not None and len(encoding) > 0
+
+    def _encode(self, texts: list[str], *, tokens: bool) -> list[tokenizers.Encoding | None]:
+        """None stands for a text that the tokenizer fails on; the others are none the worse for it."""
+        encode = self._tokenizer.encode_batch if tokens else self._tokenizer.encode_batch_fast
+        try:
+            return list(encode(texts, add_special_tokens=False))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of the library's Rust code is not an Exception
+            if len(texts) == 1:
+                return [None]
+        return [encoding for text in texts for encoding in self._encode([text], tokens=tokens)]
 
     def _is_long(self, text: str, rule: TokenizeRule) -> bool:
         return (
@@ -123,34 +139,44 @@ class Tokenizer:
             and len(text) > _LONG_TEXT_CHARACTERS_PER_TOKEN * rule.limit
         )
 
-    def _segment(self, text: str, encodings: Iterator[tokenizers.Encoding], rule: TokenizeRule) -> _Segment:
-        """The text's own encoding; of a long text, of as much of the end that is kept as fills the limit."""
+    def _segment(
+        self, text: str, encodings: Iterator[tokenizers.Encoding | None], rule: TokenizeRule
+    ) -> _Segment | None:
+        """The text's own encoding; of a long text, of as much of the end that is kept as fills the limit.
+
+        None where the tokenizer fails on the text.
+        """
         if not self._is_long(text, rule):
-            return _Segment(next(encodings))
+            encoding = next(encodings)
+            return None if encoding is None else _Segment(encoding)
         size = _LONG_TEXT_CHARACTERS_PER_TOKEN * rule.limit
         while size < len(text):
             start, end = _cut_at_space(text, size, rule.truncation)
             if start < end:
-                (encoding,) = self._encode([text[start:end]], rule)
+                (encoding,) = self._encode([text[start:end]], tokens=rule.tokens)
+                if encoding is None:
+                    return None
                 if len(encoding) >= rule.limit:
                     return _Segment(encoding, partial=True, offset=start)
             size *= _MIN_SPLITTING_GROWTH
         return self._whole(text, rule)
 
-    def _whole(self, text: str, rule: TokenizeRule) -> _Segment:
-        (encoding,) = self._encode([text], rule)
-        return _Segment(encoding)
+    def _whole(self, text: str, rule: TokenizeRule) -> _Segment | None:
+        (encoding,) = self._encode([text], tokens=rule.tokens)
+        return None if encoding is None else _Segment(encoding)
 
     def _finish(
-        self, field: str, row: tuple[str, ...], segments: list[_Segment], rule: TokenizeRule
+        self, field: str, row: tuple[str, ...], found: list[_Segment | None], rule: TokenizeRule
     ) -> Tokenized:
+        segments = [segment for segment in found if segment is not None]
+        if len(segments) < len(found):
+            return _untokenizable(field, found.index(None), rule)
         special_count = self.special_token_count(pair=len(row) == 2)
         room = rule.limit - special_count
         counts = [len(segment.encoding) for segment in segments]
         if len(row) == 2 and min(counts) > room and any(segment.partial for segment in segments):
             # Which of the two is longer decides, so that their ends alone are not enough.
-            segments = [self._whole(text, rule) for text in row]
-            counts = [len(segment.encoding) for segment in segments]
+            return self._finish(field, row, [self._whole(text, rule) for text in row], rule)
         truncated = sum(counts) > room
         if truncated and rule.truncation is Truncation.ERROR:
             return _too_long(field, sum(counts) + special_count, rule.limit)
@@ -202,6 +228,18 @@ def _too_long(field: str, count: int, limit: int) -> Violation:
         field,
         f"has {count} tokens, the limit is {limit}; shorten it, raise options.max_tokens where the model "
         "allows it, or set options.truncation to RIGHT or LEFT",
+    )
+
+
+def _untokenizable(field: str, place: int, rule: TokenizeRule) -> Violation:
+    """`place` in the pair, or 0."""
+    if field == "text_pair":
+        field = ("text_pair.first", "text_pair.second")[place]
+    prompt = " with its prompt" if rule.prompt and place == 0 else ""
+    return Violation(
+        field,
+        f"cannot be tokenized{prompt}: the model's tokenizer fails on it; leave out characters that it does "
+        "not know, or export the model with a tokenizer that has an unknown token",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import threading
 import time
 import unicodedata
@@ -14,6 +15,7 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from failing_tokenizers import PANICS, WITHOUT_TOKEN, spoil
 from service.core.tokenizer import PROMPT_SEGMENT, Tokenizer, TokenizeRule
 from service.errors import StartError, Violation
 from service.types import Text, TextPair, Token, TokenizedSequence, Truncation
@@ -377,10 +379,56 @@ class TestLoading:
         result = tokenize(load(library, tmp_path), TextPair("b a", "ab"), TokenizeRule(16))
         assert result.ids.tolist() == library.encode("b a", "ab").ids
 
-    def test_a_tokenizer_that_makes_nothing_of_a_letter_is_refused(self, tmp_path: Path) -> None:
+    def test_a_tokenizer_may_know_no_latin_letter(self, tmp_path: Path) -> None:
         library = tokenizers.Tokenizer(tokenizers.models.BPE({"猫": 0}, []))
-        with pytest.raises(StartError, match="makes no token of 'a'"):
+        assert tokenize(load(library, tmp_path), Text("a猫"), TokenizeRule(8)).ids.tolist() == [0]
+
+    def test_a_tokenizer_that_makes_nothing_of_any_text_is_refused(self, tmp_path: Path) -> None:
+        library = tokenizers.Tokenizer(tokenizers.models.BPE({}, []))
+        with pytest.raises(StartError, match="makes no token of any text"):
             load(library, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("failing") / "tokenizer.json"
+    path.write_text(json.dumps(spoil(json.loads(build_tokenizer().to_str()))))
+    return Tokenizer(path)
+
+
+class TestTextsThatItFailsOn:
+    """With an error of the library, or with a panic of its Rust code."""
+
+    @pytest.mark.parametrize("bad", [WITHOUT_TOKEN, PANICS])
+    @pytest.mark.parametrize("tokens", [True, False])
+    def test_the_others_have_the_tokens_that_they_have_alone(
+        self, failing: Tokenizer, tokenizer: Tokenizer, bad: str, tokens: bool
+    ) -> None:
+        rule = TokenizeRule(16, RIGHT, tokens=tokens)
+        texts = [Text("the cat"), Text(bad), Text("the dog " * 100), Text(f"{bad} dog" * 100), Text("")]
+        found = failing.tokenize_texts(texts, rule)
+        assert [isinstance(result, Violation) for result in found] == [False, True, False, True, False]
+        for text, result in list(zip(texts, found, strict=True))[::2]:
+            assert isinstance(result, TokenizedSequence)
+            assert result.ids.tolist() == tokenize(tokenizer, text, rule).ids.tolist()
+
+    @pytest.mark.parametrize("bad", [WITHOUT_TOKEN, PANICS])
+    def test_the_text_of_a_pair_is_named(self, failing: Tokenizer, bad: str) -> None:
+        pairs = [TextPair("the", "cat"), TextPair(bad, "cat"), TextPair("the", bad)]
+        good, first, second = failing.tokenize_pairs(pairs, TokenizeRule(16, prompt="dog "))
+        assert isinstance(good, TokenizedSequence)
+        assert isinstance(first, Violation)
+        assert isinstance(second, Violation)
+        assert (first.field, second.field) == ("text_pair.first", "text_pair.second")
+        assert first.description.startswith("cannot be tokenized with its prompt: ")
+        assert second.description.startswith("cannot be tokenized: ")
+
+    def test_a_text_may_fail_only_once_the_whole_of_it_is_read(self, failing: Tokenizer) -> None:
+        """Both texts of the pair are longer than the limit, so that their kept ends do not tell."""
+        pair = TextPair("the cat " * 100 + PANICS, "the dog " * 100)
+        (result,) = failing.tokenize_pairs([pair], TokenizeRule(8, RIGHT))
+        assert isinstance(result, Violation)
+        assert result.field == "text_pair.first"
 
 
 @pytest.mark.parametrize("side", [RIGHT, LEFT])
