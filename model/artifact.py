@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from model.files import read_json, sha256_of
+from model.files import is_there, read_json, sha256_of
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -23,9 +23,9 @@ class ArtifactError(ValueError):
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    if not (folder / MANIFEST).is_file():
+    if not is_there(folder / MANIFEST):
         raise ArtifactError(
-            f"{folder} is no artifact: it has no {MANIFEST}. `seqenc-model export` writes one"
+            f"{folder} is not an artifact: it has no {MANIFEST}. `seqenc-model export` writes one"
         )
     manifest = read_json(folder / MANIFEST)
     if manifest.get("schema_version") != SCHEMA_VERSION:
@@ -40,7 +40,9 @@ def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Every file that the manifest lists is there and has its sha256."""
     for entry in [*manifest["files"], *manifest["graphs"]]:
         path = folder / entry["file"]
-        if not path.is_file():
+        if path.name != entry["file"]:
+            raise ArtifactError(f"{MANIFEST} names {entry['file']!r}, which is not a file of {folder}")
+        if not is_there(path):
             raise ArtifactError(f"{entry['file']} is missing from {folder}; export again")
         found = sha256_of(path)
         if found != entry["sha256"]:

@@ -24,15 +24,22 @@ def read_json_list(path: Path) -> list[dict[str, Any]]:
     return value
 
 
+def is_there(path: Path) -> bool:
+    """Whether it is a file. Raise FileFormatError for a link that leads nowhere: it is meant to be one."""
+    if path.is_symlink() and not path.exists():
+        raise FileFormatError(f"{path} is a link to {path.readlink()}, which is not there; restore it")
+    return path.is_file()
+
+
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _parse(path: Path) -> Any:
+    if not is_there(path):
+        raise FileFormatError(f"{path} does not exist")
     try:
         return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise FileFormatError(f"{path} does not exist") from None
     except ValueError as error:
         raise FileFormatError(f"{path} is not JSON: {error}") from error

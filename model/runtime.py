@@ -1,15 +1,23 @@
 """A graph of an artifact in ONNX Runtime, with the options that the server uses."""
 
+import mmap
 from pathlib import Path
 
 import onnxruntime
 
+from model.artifact import WEIGHTS
 from model.selfcheck import Arrays, Run
 
 
 def load_run(path: Path) -> Run:
     """A function from a graph's inputs to all its outputs, by name."""
     options = onnxruntime.SessionOptions()
+    weights = path.with_name(WEIGHTS)
+    if not weights.resolve().is_relative_to(path.resolve().parent):
+        # ONNX Runtime refuses weights that a link keeps outside the folder of the graph's own file.
+        with weights.open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # copied with the session
+        options.add_external_initializers_from_files_in_memory([WEIGHTS], [content], [len(content)])
     options.enable_mem_pattern = False
     options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -48,7 +48,7 @@ def _problem(definition: Mapping[str, Any]) -> str | None:
 
 
 def _knows_every_byte(definition: Mapping[str, Any]) -> bool:
-    vocabulary = definition["model"]["vocab"].keys()
+    vocabulary = set(definition["model"]["vocab"])
     if definition["model"].get("byte_fallback"):
         return vocabulary >= {f"<0x{byte:02X}>" for byte in range(256)}
     steps = [definition["normalizer"], definition["pre_tokenizer"]]
@@ -59,4 +59,4 @@ def _is_byte_level(step: Mapping[str, Any] | None) -> bool:
     if step is None:
         return False
     parts = [*step.get("normalizers", ()), *step.get("pretokenizers", ())]
-    return bool(step["type"] == "ByteLevel") or any(map(_is_byte_level, parts))
+    return "ByteLevel" in step.values() or any(map(_is_byte_level, parts))

@@ -97,7 +97,8 @@ class Artifact:
 def load_artifact(directory: Path) -> Artifact:
     """Reads manifest.json; raises StartError when it is missing, unreadable or of another schema."""
     if not directory.is_dir():
-        raise StartError(f"artifact {directory} is not a folder; write one with `seqenc-model export`")
+        reason = _dangling(directory) or "is not a folder; write one with `seqenc-model export`"
+        raise StartError(f"artifact {directory} {reason}")
     manifest = _load_json(directory / "manifest.json")
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
@@ -175,7 +176,7 @@ def _load_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
-        raise StartError(f"{path} cannot be read ({error.strerror}); {_FIX}") from error
+        raise _unreadable(path, error) from error
     except ValueError as error:
         raise StartError(f"{path} is not valid JSON ({error}); {_FIX}") from error
     if not isinstance(content, dict):
@@ -190,6 +191,17 @@ def _check_file(path: Path, expected: str | None) -> None:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise StartError(f"{path} cannot be read ({error.strerror}); {_FIX}") from error
+        raise _unreadable(path, error) from error
     if found != expected:
         raise StartError(f"{path} has sha256 {found}, the manifest says {expected}; copy it again or {_FIX}")
+
+
+def _unreadable(path: Path, error: OSError) -> StartError:
+    return StartError(f"{path} {_dangling(path) or f'cannot be read ({error.strerror}); {_FIX}'}")
+
+
+def _dangling(path: Path) -> str | None:
+    """What is wrong with a link that leads nowhere; None where it is none."""
+    if path.is_symlink() and not path.exists():
+        return f"is a link to {path.readlink()}, which is not there; restore it, or {_FIX}"
+    return None

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
-from collections.abc import Sequence
+import mmap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -102,10 +103,15 @@ class Session:
 
     def __init__(self, graph: Graph, config: SessionConfig) -> None:
         self._cuda_device = config.device_id if config.provider == "cuda" else None
+        # The session reads them in place for as long as it lives.
+        self._scattered = _map_scattered(graph)
         try:
-            self._session = _create(graph.path, config)
+            self._session = _create(graph.path, config, self._scattered)
         except Exception as error:
-            raise StartError(f"{_ORT_NAMES[config.provider]} cannot load {graph.path}: {error}") from error
+            advice = "; copy the artifact's files into one folder" if self._scattered else ""
+            raise StartError(
+                f"{_ORT_NAMES[config.provider]} cannot load {graph.path}: {error}{advice}"
+            ) from error
         if self._session.get_providers()[0] != _ORT_NAMES[config.provider]:
             raise StartError(
                 f"ONNX Runtime would run {graph.path} on {self._session.get_providers()[0]} instead of "
@@ -142,8 +148,33 @@ class Session:
         return dict(zip(output_names, arrays, strict=True))
 
 
-def _create(path: Path, config: SessionConfig) -> ort.InferenceSession:
+def _map_scattered(graph: Graph) -> dict[str, mmap.mmap]:
+    """Map the external data that a link keeps outside the folder of the graph's own file.
+
+    ONNX Runtime maps what is inside that folder by itself and refuses the rest.
+    """
+    folder = graph.path.resolve().parent
+    mapped = {}
+    for name in graph.external_data:
+        path = graph.path.with_name(name)
+        if not path.resolve().is_relative_to(folder):
+            with path.open("rb") as file:
+                mapped[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return mapped
+
+
+def _create(
+    path: Path, config: SessionConfig, external_data: Mapping[str, mmap.mmap]
+) -> ort.InferenceSession:
+    """`external_data` by file name, where ONNX Runtime is not to look for it in the graph's folder."""
     options = ort.SessionOptions()
+    if external_data:
+        sizes = [len(content) for content in external_data.values()]
+        options.add_external_initializers_from_files_in_memory(
+            list(external_data), list(external_data.values()), sizes
+        )
+        # Versions before 1.32 do not know this and copy the weights for each session.
+        options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
     options.intra_op_num_threads = config.threads
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False

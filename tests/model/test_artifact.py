@@ -115,7 +115,7 @@ def test_force_replaces_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_manifest_is_no_artifact(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"is no artifact: it has no manifest.json"):
+    with pytest.raises(ArtifactError, match=r"is not an artifact: it has no manifest.json"):
         read_manifest(tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_a_folder_that_is_no_artifact(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, str(tmp_path)]) == 1
-    assert "is no artifact" in capsys.readouterr().err
+    assert "is not an artifact" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
