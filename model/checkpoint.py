@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
+from model.checkpoint_folder import check_folder
 from model.config import ConfigError, EncoderConfig, require_family
 from model.encoder import Encoder
 from model.files import read_json
@@ -35,6 +36,7 @@ class Checkpoint:
 def load_checkpoint(folder: Path) -> Checkpoint:
     """An encoder in evaluation mode, in float32. Errors are ValueErrors that say what is wrong and where."""
     layout = read_layout(folder)
+    check_folder(folder, layout)
     values = read_json(layout.encoder_folder / "config.json")
     family = require_family(values)
     config = _read_config(family, values)

@@ -28,8 +28,9 @@ _BERT_UNSUPPORTED_IF_SET = (
     "is_decoder",
     "is_encoder_decoder",
     "pruned_heads",
-    "quantization_config",
 )
+# What quantization tools write.
+_QUANTIZED = ("quantization_config", "compression_config")
 
 
 class ConfigError(ValueError):
@@ -115,6 +116,12 @@ def _refuse_unsupported(values: Mapping[str, Any]) -> None:
     for name in _BERT_UNSUPPORTED_IF_SET:
         if values.get(name):
             raise ConfigError(f"{name} = {values[name]!r} is not supported; only plain encoders are")
+    for name in _QUANTIZED:
+        if values.get(name):
+            raise ConfigError(
+                f"{name} = {values[name]!r} is not supported; export the model that was quantized: its "
+                "artifact has an int8 graph of its own"
+            )
     _require_one_of("hidden_act", values.get("hidden_act", "gelu"), tuple(_BERT_ACTIVATIONS))
     positions = values.get("position_embedding_type") or "absolute"
     _require_one_of("position_embedding_type", positions, ("absolute",))

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
 
 class FileFormatError(ValueError):
     """A file that is missing or does not hold what its name promises."""
@@ -25,10 +27,18 @@ def read_json_list(path: Path) -> list[dict[str, Any]]:
 
 
 def is_there(path: Path) -> bool:
-    """Whether it is a file. Raise FileFormatError for a link that leads nowhere: it is meant to be one."""
+    """Whether it is a file.
+
+    Raise FileFormatError for what only stands for one: a link that leads nowhere, or a pointer of Git LFS.
+    """
     if path.is_symlink() and not path.exists():
         raise FileFormatError(f"{path} is a link to {path.readlink()}, which is not there; restore it")
-    return path.is_file()
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise FileFormatError(f"{path} is only a pointer of Git LFS; fetch the file with `git lfs pull`")
+    return True
 
 
 def sha256_of(path: Path) -> str:

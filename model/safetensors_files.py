@@ -1,5 +1,6 @@
 """The safetensors files of a checkpoint folder -> float32 tensors under our names; never opens a pickle."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -7,12 +8,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from model.files import FileFormatError, read_json
+from model.files import FileFormatError, is_there, read_json
 from model.names import WeightNames
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+# The same weights in another precision, which transformers reads only when it is asked for by name.
+_VARIANT = re.compile(r"model\..+\.safetensors")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+# What training leaves beside the weights.
+_TRAINING_STATE = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state\w*)\.\w+")
+_TENSORFLOW_OR_FLAX = ("*.h5", "*.msgpack", "*.ckpt.index")
+_CONVERTED = ("*.gguf", "*.onnx", "*.mlmodel", "*.tflite")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Names and shapes in one error.
 _MOST_NAMED = 8
@@ -43,24 +50,57 @@ def read_weights(folder: Path, names: WeightNames, shapes: Mapping[str, torch.Si
 
 
 def _read_files(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    if (folder / WEIGHTS).is_file():
+    single, indexed = is_there(folder / WEIGHTS), is_there(folder / INDEX)
+    if single and indexed:
+        raise WeightsError(f"{folder} has both {WEIGHTS} and {INDEX}; remove the one that is out of date")
+    if single:
+        _refuse_unread(folder, {WEIGHTS})
         yield from _read_file(folder / WEIGHTS)
-    elif (folder / INDEX).is_file():
-        for path, indexed in _indexed_files(folder):
-            yield from _read_file(path, indexed)
+    elif indexed:
+        files = _indexed_files(folder)
+        _refuse_unread(folder, {path.name for path, _ in files})
+        for path, names in files:
+            yield from _read_file(path, names)
     else:
         raise WeightsError(_why_none(folder))
 
 
+def _refuse_unread(folder: Path, read: set[str]) -> None:
+    others = [name for name in _named(folder, ("*.safetensors",)) if not _VARIANT.fullmatch(name)]
+    if unread := [name for name in others if name not in read]:
+        raise WeightsError(
+            f"{folder} has {_list(unread)} beside {_list(sorted(read))}, and nothing says whether they "
+            "belong to the model; remove them if they do not"
+        )
+
+
 def _why_none(folder: Path) -> str:
-    pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
-    if not pickled:
-        return f"{folder} has neither {WEIGHTS} nor {INDEX}"
-    return (
-        f"{folder} has only pickled weights ({', '.join(pickled)}), which can run code when opened. "
-        'Convert them where you trust them: python -c "from transformers import AutoModel; '
-        "AutoModel.from_pretrained('FOLDER').save_pretrained('FOLDER')\" writes model.safetensors"
-    )
+    neither = f"{folder} has neither {WEIGHTS} nor {INDEX}"
+    if others := _named(folder, ("*.safetensors",)):
+        return (
+            f"{neither}, but {_list(others)}; rename the file that holds all weights to {WEIGHTS}, or "
+            "restore the index of its parts"
+        )
+    if pickled := [name for name in _named(folder, _PICKLED) if not _TRAINING_STATE.fullmatch(name)]:
+        return (
+            f"{folder} has only pickled weights ({_list(pickled)}), which can run code when opened. "
+            'Convert them where you trust them: python -c "from transformers import AutoModel; '
+            "AutoModel.from_pretrained('FOLDER').save_pretrained('FOLDER')\" writes model.safetensors"
+        )
+    if foreign := _named(folder, _TENSORFLOW_OR_FLAX):
+        return (
+            f"{folder} has only weights of TensorFlow or Flax ({_list(foreign)}). Convert them with "
+            'transformers before version 5: python -c "from transformers import AutoModel; '
+            "AutoModel.from_pretrained('FOLDER', from_tf=True).save_pretrained('FOLDER')\" writes "
+            "model.safetensors; from_flax=True in place of from_tf=True for Flax"
+        )
+    if converted := _named(folder, _CONVERTED):
+        return f"{neither}, only {_list(converted)}; export the checkpoint that was converted into that"
+    return neither
+
+
+def _named(folder: Path, patterns: tuple[str, ...]) -> list[str]:
+    return sorted(path.name for pattern in patterns for path in folder.glob(pattern))
 
 
 def _indexed_files(folder: Path) -> list[tuple[Path, set[str]]]:
@@ -73,7 +113,7 @@ def _indexed_files(folder: Path) -> list[tuple[Path, set[str]]]:
     for file in files:
         if Path(file).name != file:
             raise WeightsError(f"{INDEX} names {file!r}, which is not a file of its own folder")
-        if not (folder / file).is_file():
+        if not is_there(folder / file):
             raise WeightsError(f"{INDEX} names {file}, which is missing from {folder}")
     return [(folder / file, weights) for file, weights in sorted(files.items())]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model.config import ConfigError
-from model.files import read_json, read_json_list
+from model.files import is_there, read_json, read_json_list
 
 POOLING_MODES = ("cls", "mean", "max", "last", "none")
 NATIVE_FIELDS = ("pooling", "normalize", "max_tokens", "prompts", "default_prompt_name")
@@ -77,7 +77,7 @@ class Layout:
 
 def read_layout(folder: Path) -> Layout:
     """From modules.json: Transformer, then at most one Pooling, then at most one Normalize."""
-    if not (folder / "modules.json").is_file():
+    if not is_there(folder / "modules.json"):
         return Layout(encoder_folder=folder)
     modules = [
         (_module_kind(entry), folder / str(entry.get("path", "")))
@@ -216,4 +216,4 @@ def _require(where: str, name: str, values: Mapping[str, Any], expected: object)
 
 
 def _read_optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if is_there(path) else {}

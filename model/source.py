@@ -42,6 +42,8 @@ def resolve_source(source: str) -> Path:
     path = Path(source).expanduser()
     if source and path.is_dir():
         return path
+    if path.is_symlink() and not path.exists():
+        raise SourceError(f"{source} is a link to {path.readlink()}, which is not there; restore it")
     if source and path.exists():
         raise SourceError(f"{source} is a file; name the checkpoint's folder")
     if _HUB_ID.fullmatch(source):

@@ -250,7 +250,11 @@ def test_own_format_refuses_unknown_fields(tiny_native: Path, editable: Editable
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "config.json does not exist"), ("{", "config.json is not JSON"), ("[1]", "an object is needed")],
+    [
+        (None, "has no config.json; name the folder"),
+        ("{", "config.json is not JSON"),
+        ("[1]", "an object is needed"),
+    ],
 )
 def test_bad_config_files(content: str | None, message: str, tiny_bert: Path, editable: Editable) -> None:
     copy = editable(tiny_bert)
