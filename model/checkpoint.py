@@ -17,7 +17,7 @@ from model.files import read_json
 from model.names import WeightNames
 from model.safetensors_files import WEIGHTS, read_weights
 from model.serving_defaults import NATIVE_FIELDS, ServingDefaults, read_defaults, read_layout
-from model.tokenizer import load_tokenizer
+from model.tokenizer import largest_id, load_tokenizer
 from model.unknown_token import check_unknown_token
 
 
@@ -73,10 +73,12 @@ def _read_config(family: str, values: Mapping[str, Any]) -> EncoderConfig:
 
 
 def _check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig) -> None:
-    largest = max(tokenizer.get_vocab().values(), default=0)
+    largest = largest_id(tokenizer)
     if largest >= config.vocabulary_size:
         raise ConfigError(
-            f"the tokenizer gives ids up to {largest}, the encoder has {config.vocabulary_size} token vectors"
+            f"the tokenizer gives ids up to {largest}, the encoder has {config.vocabulary_size} token "
+            f"vectors; remove {tokenizer.id_to_token(largest)!r} and its like from the tokenizer, or give "
+            "the model vectors for them (resize_token_embeddings)"
         )
 
 
