@@ -25,6 +25,11 @@ _POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _POOLING_NAMES = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
+# sentence-transformers reads the first of these that there is.
+_TRANSFORMER_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 # Keys of sentence_bert_config.json that change nothing for an encoder of text.
 _HARMLESS_TRANSFORMER_KEYS = {"max_seq_length", "do_lower_case", "unpad_inputs"}
 _TRANSFORMER_KEYS_WITH_VALUE = {
@@ -108,8 +113,10 @@ def read_defaults(folder: Path, layout: Layout, *, max_positions: int, hidden_si
         }
         own["max_tokens"] = _max_tokens(own.get("max_tokens"), limit, max_positions)
         return ServingDefaults(**own)
-    transformer = _read_optional(layout.encoder_folder / "sentence_bert_config.json")
-    _check_transformer(transformer)
+    paths = [layout.encoder_folder / name for name in _TRANSFORMER_FILES]
+    path = next((path for path in paths if path.is_file()), paths[0])
+    transformer = _read_optional(path)
+    _check_transformer(path.name, transformer)
     settings = _read_optional(folder / "config_sentence_transformers.json")
     _require("config_sentence_transformers.json", "model_type", settings, "SentenceTransformer")
     return ServingDefaults(
@@ -138,7 +145,8 @@ def _module_kind(entry: Mapping[str, Any]) -> str:
 
 
 def _token_limit(folder: Path, max_positions: int) -> int:
-    stated = _read_optional(folder / "tokenizer_config.json").get("model_max_length")
+    tokenizer = _read_optional(folder / "tokenizer_config.json")
+    stated = tokenizer.get("model_max_length", tokenizer.get("max_len"))
     if isinstance(stated, int) and 0 < stated < _NO_LIMIT:
         return min(stated, max_positions)
     return max_positions
@@ -153,22 +161,21 @@ def _max_tokens(stated: object, limit: int, max_positions: int) -> int:
     return min(stated, max_positions)
 
 
-def _check_transformer(values: Mapping[str, Any]) -> None:
+def _check_transformer(where: str, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if name in _TRANSFORMER_KEYS_WITH_VALUE:
-            _require("sentence_bert_config.json", name, values, _TRANSFORMER_KEYS_WITH_VALUE[name])
+            _require(where, name, values, _TRANSFORMER_KEYS_WITH_VALUE[name])
         elif name == "modality_config":
-            _check_modality(value)
+            _check_modality(where, value)
         elif name not in _HARMLESS_TRANSFORMER_KEYS and value:
-            raise ConfigError(f"sentence_bert_config.json: {name} = {value!r} is not supported")
+            raise ConfigError(f"{where}: {name} = {value!r} is not supported")
 
 
-def _check_modality(modalities: Mapping[str, Any]) -> None:
+def _check_modality(where: str, modalities: Mapping[str, Any]) -> None:
     expected = {"method": "forward", "method_output_name": "last_hidden_state"}
     if modalities.get("text") != expected:
         raise ConfigError(
-            f"sentence_bert_config.json: modality_config for text is {modalities.get('text')!r}; "
-            f"supported: {expected}"
+            f"{where}: modality_config for text is {modalities.get('text')!r}; supported: {expected}"
         )
 
 

@@ -40,15 +40,16 @@ _SPECIAL_TOKENS = {
 }
 # Steps of a converted XLM-RoBERTa's normalizer that change nothing ahead of a split at spaces.
 _SPACES_ONLY = ({"type": "Replace", "pattern": {"Regex": " {2,}"}}, {"type": "Strip"})
-# Where Python's lower() makes a final sigma of a capital one.
+# Where Python's lower() makes a final sigma of a capital one, unless four marks or more stand before it.
 _CASED, _IGNORED = r"[\p{Lu}\p{Ll}\p{Lt}]", r"[\p{Mn}\p{Lm}\p{Sk}\p{Cf}'’.:·]"
-_FINAL_SIGMA = Regex(f"(?<={_CASED}|{_CASED}{_IGNORED})Σ(?!{_IGNORED}*{_CASED})")
+_BEFORE = "|".join(_CASED + _IGNORED * count for count in range(4))
+_FINAL_SIGMA = Regex(f"(?<={_BEFORE})Σ(?!{_IGNORED}*{_CASED})")
 
 
 def load_tokenizer(folder: Path, *, lowercase: bool = False) -> Tokenizer:
     """From tokenizer.json, else a BERT vocab.txt. `lowercase` is sentence-transformers' do_lower_case."""
-    settings = read_settings(folder)
     stored = _read_stored(folder / TOKENIZER)
+    settings = read_settings(folder)
     if settings.kind == BERT:
         tokenizer = _bert(folder, stored, settings)
     elif stored is None:

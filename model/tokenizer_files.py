@@ -148,7 +148,9 @@ def read_settings(folder: Path) -> TokenizerSettings:
         added = _added_tokens(folder / _ADDED_TOKENS, _stated_special_tokens(values))
         added |= _stored_tokens(folder / TOKENIZER)
     values.setdefault("extra_special_tokens", values.get("additional_special_tokens"))
-    inputs = values.get("model_input_names") or ["token_type_ids"]
+    inputs = values.get("model_input_names", ["token_type_ids"])
+    if not isinstance(inputs, list):
+        raise TokenizerError(f"{CONFIG}: model_input_names is {inputs!r}; it must be a list of names")
     return TokenizerSettings(
         kind=kind,
         values=values,
@@ -167,7 +169,7 @@ def how_to_write_tokenizer(folder: Path) -> str:
 
 
 def _class_name(folder: Path, values: Mapping[str, Any]) -> str:
-    """The class without "Fast", which transformers 5 ignores; a native checkpoint has its tokenizer.json."""
+    """The class without "Fast"; where none is named, the family's. Our own format has a tokenizer.json."""
     config = _read_optional(folder / "config.json")
     default = AS_STORED if config.get("model_type") == "seqenc" else BERT
     for file, stated in (

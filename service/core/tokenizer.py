@@ -71,11 +71,15 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         definition = json.loads(self._tokenizer.to_str())
-        unknown = definition["model"].get("unk_token")
-        self._unknown_id = self._tokenizer.token_to_id(unknown) if unknown else None
-        # Only then do the tokens of a piece that ends at a space equal those of the whole text.
-        self._splits_at_spaces = (definition.get("pre_tokenizer") or {}).get("type") == "BertPreTokenizer"
+        model, splitter = definition["model"], definition.get("pre_tokenizer") or {}
+        # A Unigram model names its unknown token by id, others by text.
+        unknown = model.get("unk_token")
+        self._unknown_id = self._tokenizer.token_to_id(unknown) if unknown else model.get("unk_id")
         added = self._tokenizer.get_added_tokens_decoder()
+        # Only then do the tokens of a piece that ends at a space equal those of the whole text.
+        self._splits_at_spaces = splitter.get("type") == "BertPreTokenizer" and not any(
+            " " in token.content for token in added.values()
+        )
         self._special_ids = frozenset(id for id, token in added.items() if token.special)
         probe = next(filter(self._has_tokens, self._probes()), None)
         if probe is None:
@@ -95,12 +99,16 @@ class Tokenizer:
         """Tokens of ids that the caller made: they have no text, so that all offsets are 0."""
         segments = np.zeros_like(ids) if type_ids is None else type_ids
         return [
-            Token(id, self._tokenizer.id_to_token(id) or "", 0, 0, id in self._special_ids, segment)
+            Token(id, self._piece(id), 0, 0, id in self._special_ids, segment)
             for id, segment in zip(ids.tolist(), segments.tolist(), strict=True)
         ]
 
     def count_unknown(self, ids: Ids) -> int:
         return 0 if self._unknown_id is None else int((ids == self._unknown_id).sum())
+
+    def _piece(self, id: int) -> str:
+        """The vocabulary's text; an encoding has the user's instead for added and some unknown tokens."""
+        return self._tokenizer.id_to_token(id) or ""
 
     def _tokenize(self, field: str, rows: list[tuple[str, ...]], rule: TokenizeRule) -> list[Tokenized]:
         """Each row is a text or the two of a pair."""
@@ -198,9 +206,11 @@ class Tokenizer:
             else:
                 segment = segments[slot.segment]
                 part = _end_slice(len(segment.encoding), kept[slot.segment], rule.truncation)
-                ids += segment.encoding.ids[part]
+                own_ids = segment.encoding.ids[part]
+                ids += own_ids
                 if rule.tokens:
-                    tokens += _describe(segment, part, slot.segment, len(rule.prompt))
+                    pieces = [self._piece(id) for id in own_ids]
+                    tokens += _describe(segment, part, pieces, slot.segment, len(rule.prompt))
             type_ids += [slot.type_id] * (len(ids) - len(type_ids))
         return TokenizedSequence(
             ids=np.array(ids, np.int64),
@@ -265,11 +275,13 @@ def _end_slice(count: int, kept: int, side: Truncation) -> slice:
     return slice(count - kept, count) if side is Truncation.LEFT else slice(kept)
 
 
-def _describe(segment: _Segment, part: slice, number: int, prompt_length: int) -> Iterator[Token]:
+def _describe(
+    segment: _Segment, part: slice, pieces: list[str], number: int, prompt_length: int
+) -> Iterator[Token]:
     """`number` of the segment; the first one starts with the prompt."""
     encoding = segment.encoding
     prompt_end = prompt_length if number == 0 else 0
-    columns = encoding.ids[part], encoding.tokens[part], encoding.offsets[part]
+    columns = encoding.ids[part], pieces, encoding.offsets[part]
     for id, piece, (start, end) in zip(*columns, strict=True):
         start, end = start + segment.offset, end + segment.offset
         if prompt_end and end <= prompt_end:
