@@ -141,12 +141,14 @@ def read_settings(folder: Path) -> TokenizerSettings:
                 raise TokenizerError(f"{file} is not supported; {how_to_write_tokenizer(folder)}")
     if "additional_special_tokens" in values and not values.get("extra_special_tokens"):
         values["extra_special_tokens"] = values.pop("additional_special_tokens")
+    named = _named_extra_tokens(values)
     if "added_tokens_decoder" in values:
         added = _stated_tokens(values["added_tokens_decoder"])
     else:
         values |= _special_tokens_map(folder / _SPECIAL_TOKENS_MAP, values.get("extra_special_tokens"))
         added = _added_tokens(folder / _ADDED_TOKENS, _stated_special_tokens(values))
         added |= _stored_tokens(folder / TOKENIZER)
+        named |= _named_extra_tokens(values)
     values.setdefault("extra_special_tokens", values.get("additional_special_tokens"))
     inputs = values.get("model_input_names", ["token_type_ids"])
     if not isinstance(inputs, list):
@@ -154,7 +156,7 @@ def read_settings(folder: Path) -> TokenizerSettings:
     return TokenizerSettings(
         kind=kind,
         values=values,
-        roles=_roles(values, _DEFAULT_ROLES[kind]),
+        roles=_roles(values, named, _DEFAULT_ROLES[kind]),
         added=tuple(added[id] for id in sorted(added)),
         extra=_extra_tokens(values["extra_special_tokens"]),
         type_ids="token_type_ids" in inputs and name not in _CLASSES_WITHOUT_TYPE_IDS,
@@ -206,21 +208,24 @@ def _stated_special_tokens(values: Mapping[str, Any]) -> set[str]:
     return {_token(token, "special token").content for token in (*stated, *extra)}
 
 
-def _roles(values: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, AddedToken]:
+def _roles(
+    values: Mapping[str, Any], named: Mapping[str, Any], defaults: Mapping[str, str]
+) -> dict[str, AddedToken]:
     """The seven roles first, then tokens under names of a model's own, such as `image_token`."""
-    named = {role: values.get(role, defaults.get(role)) for role in ROLES}
-    named |= {
-        key: value
-        for key, value in values.items()
-        if key.endswith("_token") and key not in ROLES and isinstance(value, str | dict)
-    }
-    extra = values.get("extra_special_tokens")
-    named |= extra if isinstance(extra, dict) else {}
-    return {role: _token(value, role) for role, value in named.items() if value is not None}
+    stated = {role: values.get(role, defaults.get(role)) for role in ROLES}
+    own = {key: value for key, value in values.items() if key.endswith("_token") and key not in ROLES}
+    stated |= {key: value for key, value in own.items() if isinstance(value, str | dict)}
+    return {role: _token(value, role) for role, value in (stated | dict(named)).items() if value is not None}
+
+
+def _named_extra_tokens(values: dict[str, Any]) -> dict[str, Any]:
+    """extra_special_tokens may name them, as roles are named; those are taken out of `values`."""
+    named = isinstance(values.get("extra_special_tokens"), dict)
+    return dict(values.pop("extra_special_tokens")) if named else {}
 
 
 def _extra_tokens(value: object) -> tuple[AddedToken, ...]:
-    if value is None or isinstance(value, dict):  # A dict names roles.
+    if value is None:
         return ()
     if not isinstance(value, list):
         raise TokenizerError(f"{CONFIG}: extra_special_tokens is {value!r}; it must be a list of tokens")
