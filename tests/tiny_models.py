@@ -20,7 +20,11 @@ _SUFFIXES = ("##s", "##ed", "##ing", "##er", "##ly", "##es", "##est", "##ness", 
 
 
 def write_tiny_bert(folder: Path, seed: int = 0) -> BertModel:
-    """2 layers, hidden 32, 2 heads, 64 positions. Returns the model that was saved, in evaluation mode."""
+    """2 layers, hidden 32, 2 heads, 64 positions. Returns the model that was saved, in evaluation mode.
+
+    Its tokenizer files have to be read together: tokenizer.json is cased where tokenizer_config.json is not,
+    and the last two tokens are in added_tokens.json alone.
+    """
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=VOCABULARY_SIZE,
@@ -34,7 +38,13 @@ def write_tiny_bert(folder: Path, seed: int = 0) -> BertModel:
     model = BertModel(config, add_pooling_layer=False).eval()
     _randomise_norms(model)
     model.save_pretrained(folder)
-    build_tokenizer().save(str(folder / "tokenizer.json"))
+    tokenizer = json.loads(build_tokenizer().to_str())
+    tokenizer["normalizer"]["lowercase"] = False
+    added = {"[DRUG]": VOCABULARY_SIZE - 2, "covid19": VOCABULARY_SIZE - 1}
+    vocabulary = tokenizer["model"]["vocab"].items()
+    tokenizer["model"]["vocab"] = {token: id for token, id in vocabulary if id not in added.values()}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
+    (folder / "added_tokens.json").write_text(json.dumps(added), "utf-8")
     settings = {"tokenizer_class": "BertTokenizer", "model_max_length": MAX_POSITIONS, "do_lower_case": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
     return model

@@ -373,6 +373,36 @@ class TestLoading:
         assert result.ids.tolist() == [0, 1]
         assert (result.unknown_token_count, tokenizer.count_unknown(result.ids)) == (0, 0)
 
+    @pytest.mark.parametrize(
+        "model",
+        [
+            tokenizers.models.Unigram([("<unk>", -9.0), ("a", -1.0), ("b", -1.0)], 0),
+            tokenizers.models.BPE({"<unk>": 0, "a": 1, "b": 2}, [], unk_token="<unk>", fuse_unk=True),
+            tokenizers.models.BPE({"<unk>": 0, "a": 1, "b": 2}, [], unk_token="<unk>", byte_fallback=True),
+            tokenizers.models.WordPiece({"<unk>": 0, "a": 1, "##b": 2}, unk_token="<unk>"),
+            tokenizers.models.WordLevel({"<unk>": 0, "ab": 1}, unk_token="<unk>"),
+        ],
+    )
+    def test_unknown_tokens_are_counted_and_shown_as_the_vocabulary_does(
+        self, model: tokenizers.models.Model, tmp_path: Path
+    ) -> None:
+        library = tokenizers.Tokenizer(model)
+        library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        tokenizer = load(library, tmp_path)
+        result = tokenize(tokenizer, Text("ab ????"), TokenizeRule(16, tokens=True))
+        unknown = result.ids.tolist().count(0)
+        assert unknown >= 1
+        assert (result.unknown_token_count, tokenizer.count_unknown(result.ids)) == (unknown, unknown)
+        assert [token.text for token in result.tokens or [] if token.id == 0] == ["<unk>"] * unknown
+
+    @pytest.mark.parametrize("side", [RIGHT, LEFT])
+    def test_a_long_text_is_not_cut_within_an_added_token(self, side: Truncation, tmp_path: Path) -> None:
+        library = build_tokenizer()
+        library.add_tokens(["new york"])
+        text = "new york " * 100
+        result = tokenize(load(library, tmp_path), Text(text), TokenizeRule(3, side))
+        assert result.ids.tolist() == [CLS, library.token_to_id("new york"), SEP]
+
     def test_letters_of_several_tokens(self, tmp_path: Path) -> None:
         library = tokenizers.Tokenizer(tokenizers.models.BPE({"▁": 0, "a": 1, "b": 2}, []))
         library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
