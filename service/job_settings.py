@@ -21,13 +21,14 @@ from service.config import (
 )
 
 InputFormat = Literal["parquet", "jsonl", "csv", "tsv", "text"]
+Quoting = Literal["auto", "on", "off"]
 OutputFormat = Literal["parquet", "npy", "jsonl"]
 
 
 class JobSettings(ConnectionSettings):
     inputs: Annotated[
         tuple[str, ...],
-        Field(min_length=1, description="files, folders of files, or fsspec URLs"),
+        Field(min_length=1, description="files, folders, patterns such as 'data/*.csv', or fsspec URLs"),
         Positional(),
     ]
     out: Annotated[Path, Field(description="folder for the vectors and the job's state")]
@@ -52,6 +53,10 @@ class JobSettings(ConnectionSettings):
     input_format: Annotated[
         InputFormat | None, Field(description="parquet, jsonl, csv, tsv or text; none given: by file name")
     ] = None
+    quoting: Annotated[
+        Quoting,
+        Field(description='whether "..." encloses fields of CSV and TSV; auto: in CSV, not in TSV'),
+    ] = "auto"
     text_column: Annotated[str, Field(description="column to encode; doc.body is a field of a struct")] = (
         "text"
     )

@@ -35,4 +35,4 @@ def reading(path: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-        raise JobError(f"{path} cannot be read: {reason}; mend or remove it and start again") from error
+        raise JobError(f"{path} cannot be read: {reason}; fix or remove it and start again") from error

@@ -11,7 +11,7 @@ import pyarrow as pa
 from service.job_settings import JobSettings
 from service.jobs.errors import JobError, reading
 from service.jobs.read_parquet import ParquetHead, find_type, is_textual, read_head, read_parquet
-from service.jobs.read_text import PLAIN_COLUMN, check_header, read_header, read_text
+from service.jobs.read_text import PLAIN_COLUMN, check_text, read_text
 from service.jobs.rows import Piece, Selection, Wanted, build_selection, row_schema
 from service.jobs.sources import Source, find_sources
 
@@ -47,7 +47,7 @@ def open_input(settings: JobSettings) -> Input:
     selection = build_selection(
         settings.text_column, settings.text_template, settings.id_column, settings.keep_columns
     )
-    sources = find_sources(settings.inputs, settings.input_format)
+    sources = find_sources(settings.inputs, settings.input_format, settings.quoting)
     types: dict[str, pa.DataType] = {}
     fingerprint: dict[str, dict[str, Any]] = {}
     row_count: int | None = 0
@@ -58,9 +58,13 @@ def open_input(settings: JobSettings) -> Input:
         for name in selection.carried:
             types[name] = _unify(source, name, types.get(name), _type_of(head, name))
         row_count = None if row_count is None or head is None else row_count + head.row_count
-        fingerprint[source.path] = {"size": source.size, "modified": source.modified, "schema": schema}
-        if settings.fingerprint == "content":
-            fingerprint[source.path] = {"sha256": source.hash_content(), "schema": schema}
+        content = (
+            {"sha256": source.hash_content()}
+            if settings.fingerprint == "content"
+            else {"size": source.size, "modified": source.modified}
+        )
+        quoting = {"quoting": source.quoted} if source.format in ("csv", "tsv") else {}
+        fingerprint[source.path] = {**content, "schema": schema, **quoting}
     return Input(sources, selection, row_schema(selection, types), fingerprint, row_count)
 
 
@@ -80,19 +84,14 @@ def _check_parquet(source: Source, head: ParquetHead, selection: Selection) -> s
 
 def _check_text(source: Source, selection: Selection) -> str:
     """Opens the file; the names of its columns where it has a header."""
-    if source.format in ("csv", "tsv"):
-        header = read_header(source)
-        check_header(source, header, selection)
-        return ", ".join(header)
-    with source.open_file() as file:
-        file.read(1)
+    names = check_text(source, selection)
     if source.format == "text":
         for name in selection.columns:
             if name != PLAIN_COLUMN and name not in source.partitions:
                 raise JobError(
                     f"{source.path} has lines, whose one column is {PLAIN_COLUMN}; there is no {name}"
                 )
-    return ""
+    return ", ".join(names)
 
 
 def _type_of(head: ParquetHead | None, name: str) -> pa.DataType:

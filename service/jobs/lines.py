@@ -1,59 +1,55 @@
-"""Bytes -> lines, in bounded memory however long a line is."""
+"""Chunks of bytes -> lines, in bounded memory however long a line is."""
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import pyarrow as pa
-
+from service.jobs.content import Content
 from service.jobs.errors import JobError
 from service.jobs.sources import Source
 
 MAX_LINE_BYTES = 64 << 20
-_CHUNK_BYTES = 1 << 20
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+TOO_LONG = f"the line is longer than {MAX_LINE_BYTES} bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """`content` ends with the line's own end, if it has one; None: it is longer than MAX_LINE_BYTES.
 
-    `position`: bytes of the file read so far.
+    `size`: its length. `position`: bytes of the file read so far.
     """
 
     content: bytes | None
+    size: int
     position: int
 
 
-@contextmanager
-def open_lines(source: Source) -> Iterator[Iterator[Line]]:
-    with source.open_file() as file:
-        if source.compression is None:
-            yield _lines(source, file, file)
-        else:
-            with pa.CompressedInputStream(file, source.compression) as stream:
-                yield _lines(source, file, stream)
+def split_lines(source: Source, content: Content) -> Iterator[Line]:
+    r"""Split at \n alone. Raise JobError, before the first line, if the file ends its lines with \r."""
+    # The last byte may be the first of a \r\n.
+    if b"\n" not in content.head and b"\r" in content.head[:-1]:
+        raise JobError(rf"{source.path} ends its lines with \r, as old Macs did; convert them: tr '\r' '\n'")
+    return _split(content)
 
 
-def _lines(source: Source, file: pa.NativeFile, stream: pa.NativeFile) -> Iterator[Line]:
+def _split(content: Content) -> Iterator[Line]:
     pending = _Pending()
     before = 0
-    while chunk := stream.read(_CHUNK_BYTES):
-        span, consumed = file.tell() - before, 0
-        if before == 0:
-            chunk = _without_mark(source, chunk)
+    for chunk, position in content.chunks:
+        span, consumed = position - before, 0
         *ended, rest = chunk.split(b"\n")
         for part in ended:
-            pending.add(part + b"\n")
+            line: bytes | None = part + b"\n"
             consumed += len(part) + 1
-            yield Line(pending.take(), before + span * consumed // len(chunk))
+            size = pending.size + len(part) + 1
+            if pending.size:
+                pending.add(part + b"\n")
+                line = pending.take()
+            yield Line(line, size, before + span * consumed // len(chunk))
         pending.add(rest)
-        before += span
-    if pending.size:
-        yield Line(pending.take(), before)
+        before = position
+    if size := pending.size:
+        yield Line(pending.take(), size, before)
 
 
 class _Pending:
@@ -74,9 +70,3 @@ class _Pending:
         line = None if self.size > MAX_LINE_BYTES else b"".join(self._parts)
         self._parts, self.size = [], 0
         return line
-
-
-def _without_mark(source: Source, chunk: bytes) -> bytes:
-    if chunk.startswith(_UTF16):
-        raise JobError(f"{source.path} is UTF-16; convert it to UTF-8")
-    return chunk.removeprefix(codecs.BOM_UTF8)

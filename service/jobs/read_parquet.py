@@ -169,7 +169,7 @@ def _carry(source: Source, name: str, array: pa.Array, kind: pa.DataType) -> pa.
     if _is_valid(array):
         return array
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise JobError(f"{source.path}: column {name} holds text that is not UTF-8; leave it out or mend it")
+        raise JobError(f"{source.path}: column {name} holds text that is not UTF-8; leave it out or fix it")
     decoded = _decode(array)
     return pa.array([None if text is None else replace_surrogates(text) for text in decoded], kind)
 

@@ -1,20 +1,23 @@
-"""JSON lines, CSV, TSV and plain lines -> row batches. A record that cannot be read is marked, not lost.
+"""JSON, CSV, TSV and plain lines -> row batches. A record that cannot be read is marked, not lost.
 
 pyarrow's own readers of these formats refuse a whole block for one bad record.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from service.jobs.content import Content, open_content
+from service.jobs.delimited import Row, split_rows
 from service.jobs.errors import INVALID_RECORD, MISSING_FIELD, NOT_TEXT, JobError
-from service.jobs.lines import MAX_LINE_BYTES, Line, open_lines
+from service.jobs.json_array import is_array, split_array
+from service.jobs.json_values import Digits, decode_value, load_value
+from service.jobs.lines import TOO_LONG, Line, split_lines
 from service.jobs.rows import (
     ID,
     PROBLEM,
@@ -32,8 +35,15 @@ PLAIN_COLUMN = "text"
 # Characters or bytes of the records that become one batch.
 _BATCH_SIZE = 4 << 20
 _ABSENT = object()
-_TOO_LONG = f"the line is longer than {MAX_LINE_BYTES} bytes"
-_JSON_KINDS = {bool: "a boolean", int: "a number", float: "a number", list: "an array", dict: "an object"}
+_JSON_KINDS = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    Digits: "a number",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,78 +54,74 @@ class Record:
     problem: str | None = None
 
 
+_TOO_LONG = Record({}, INVALID_RECORD.format(reason=TOO_LONG))
+
+
+class _Unit(Protocol):
+    """What becomes a record: a row of CSV, a line, or an element of an array. `size` is about its length."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+
+
 def read_text(
     source: Source, selection: Selection, schema: pa.Schema, start: int, wanted: Wanted
 ) -> Iterator[Piece]:
-    with open_lines(source) as lines:
-        if source.format in ("csv", "tsv"):
-            units: Iterator[tuple[Any, int]] = _csv_rows(source, lines)
-            header, _ = next(units, ([], 0))
-            check_header(source, header, selection)
-        else:
-            units = _records_lines(source, lines)
-            header = []
+    with open_content(source) as content:
+        units, parse = _open_units(source, content, selection)
         for batch in _batches(units):
             first, start = start, start + len(batch)
             rows = None
             if wanted(first, start):
-                records = [_parse(source, header, unit) for unit, _ in batch]
-                rows = _build_rows(source, records, selection, schema)
-            yield Piece(len(batch), rows, batch[-1][1])
+                rows = _build_rows(source, [parse(unit) for unit in batch], selection, schema)
+            yield Piece(len(batch), rows, batch[-1].position)
 
 
-def read_header(source: Source) -> list[str]:
-    """Of a CSV or TSV file; empty where the file is."""
-    with open_lines(source) as lines:
-        header, _ = next(_csv_rows(source, lines), ([], 0))
-        return list(header)
+def check_text(source: Source, selection: Selection) -> list[str]:
+    """Return the names of the columns, if there is a header. Raise JobError if the head cannot be read."""
+    with open_content(source) as content:
+        if source.format in ("csv", "tsv"):
+            return _read_header(source, content, selection)[0]
+        _open_units(source, content, selection)
+    return []
 
 
-def check_header(source: Source, header: Sequence[str], selection: Selection) -> None:
-    if not header:
-        return
-    for name in selection.columns:
+def _read_header(source: Source, content: Content, selection: Selection) -> tuple[list[str], Iterator[Row]]:
+    header, rows = split_rows(source, split_lines(source, content))
+    for name in selection.columns if header else ():
         if name not in header and name not in source.partitions:
-            raise JobError(f"{source.path} has no column {name}; it has {', '.join(header)}")
+            hint = "; if its fields are quoted, say --quoting on" if f'"{name}"' in header else ""
+            raise JobError(f"{source.path} has no column {name}; it has {', '.join(header)}{hint}")
         if header.count(name) > 1:
             raise JobError(f"{source.path} has {header.count(name)} columns {name}; rename them")
+    return header, rows
 
 
-def _records_lines(source: Source, lines: Iterable[Line]) -> Iterator[tuple[bytes | None, int]]:
-    """A blank line of JSON lines is no record; of plain text it is a blank text."""
-    for line in lines:
-        if source.format == "text" or line.content is None or line.content.strip():
-            yield line.content, line.position
+def _open_units(
+    source: Source, content: Content, selection: Selection
+) -> tuple[Iterator[_Unit], Callable[[Any], Record]]:
+    """The units, and what makes a record of one."""
+    if source.format in ("csv", "tsv"):
+        header, rows = _read_header(source, content, selection)
+        return rows, lambda row: Record(dict(zip(header, row.fields, strict=False)), row.problem)
+    if source.format == "jsonl" and is_array(content):
+        return split_array(source, content), lambda element: _record_of(element.value)
+    lines = split_lines(source, content)
+    if source.format == "text":
+        return lines, _parse_plain
+    _check_json_lines(source, content)
+    # A blank line is no record.
+    return (line for line in lines if line.content is None or line.content.strip()), _parse_json
 
 
-def _csv_rows(source: Source, lines: Iterable[Line]) -> Iterator[tuple[list[str], int]]:
-    """Rows with the fields as they are; bytes that are not UTF-8 become lone surrogates."""
-    csv.field_size_limit(MAX_LINE_BYTES)
-    position = 0
-
-    def decoded() -> Iterator[str]:
-        nonlocal position
-        for line in lines:
-            if line.content is None:
-                raise JobError(f"{source.path}: {_TOO_LONG}; is it the right format?")
-            position = line.position
-            yield line.content.decode("utf-8", "surrogateescape")
-
-    reader = csv.reader(decoded(), delimiter="\t" if source.format == "tsv" else ",")
-    try:
-        for row in reader:
-            if row:
-                yield row, position
-    except csv.Error as error:
-        raise JobError(f"{source.path}, line {reader.line_num}: {error}; is a quote left open?") from error
-
-
-def _batches(units: Iterator[tuple[Any, int]]) -> Iterator[list[tuple[Any, int]]]:
-    batch: list[tuple[Any, int]] = []
+def _batches(units: Iterator[_Unit]) -> Iterator[list[_Unit]]:
+    batch: list[_Unit] = []
     size = 0
     for unit in units:
         batch.append(unit)
-        size += _size(unit[0])
+        size += unit.size
         if len(batch) == READ_ROWS or size >= _BATCH_SIZE:
             yield batch
             batch, size = [], 0
@@ -123,39 +129,50 @@ def _batches(units: Iterator[tuple[Any, int]]) -> Iterator[list[tuple[Any, int]]
         yield batch
 
 
-def _size(unit: bytes | list[str] | None) -> int:
-    if isinstance(unit, list):
-        return sum(map(len, unit))
-    return 0 if unit is None else len(unit)
-
-
-def _parse(source: Source, header: Sequence[str], unit: Any) -> Record:
-    if unit is None:
-        return Record({}, INVALID_RECORD.format(reason=_TOO_LONG))
-    if source.format in ("csv", "tsv"):
-        return _parse_csv(header, unit)
-    if source.format == "jsonl":
-        return _parse_json(unit)
-    return Record({PLAIN_COLUMN: _strip_end(unit).decode("utf-8", "surrogateescape")})
-
-
-def _parse_csv(header: Sequence[str], row: list[str]) -> Record:
-    values = dict(zip(header, row, strict=False))
-    if len(row) == len(header):
-        return Record(values)
-    reason = f"the row has {len(row)} fields, the header has {len(header)}"
-    return Record(values, INVALID_RECORD.format(reason=reason))
-
-
-def _parse_json(line: bytes) -> Record:
+def _check_json_lines(source: Source, content: Content) -> None:
+    """Raise JobError if the first object goes over several lines, or if all objects are on one line."""
+    text = content.head.decode("utf-8", "surrogateescape").lstrip()
     try:
-        record = json.loads(line.decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", "it is nested too deeply")
-        return Record({}, INVALID_RECORD.format(reason=f"the line is not JSON ({reason})"))
-    if not isinstance(record, dict):
-        return Record({}, INVALID_RECORD.format(reason="the line is not a JSON object"))
-    return Record(record)
+        _, end = decode_value(text, 0)
+    except (ValueError, RecursionError):
+        is_spread = text.partition("\n")[0].rstrip() == "{"
+        is_joined = False
+    else:
+        is_spread = "\n" in text[:end]
+        is_joined = "\n" not in text[end:].rstrip() and text[end:].lstrip().startswith("{")
+    if is_spread or is_joined:
+        what = (
+            "holds objects that go over several lines" if is_spread else "holds several objects on one line"
+        )
+        raise JobError(
+            f"{source.path} {what}; write one object on each line, as `jq -c .` does, or one array of objects"
+        )
+
+
+def _parse_plain(line: Line) -> Record:
+    if line.content is None:
+        return _TOO_LONG
+    text = line.content.removesuffix(b"\n").removesuffix(b"\r")
+    return Record({PLAIN_COLUMN: text.decode("utf-8", "surrogateescape")})
+
+
+def _parse_json(line: Line) -> Record:
+    if line.content is None:
+        return _TOO_LONG
+    try:
+        return _record_of(load_value(line.content.decode("utf-8", "surrogateescape")))
+    except json.JSONDecodeError as error:
+        reason = error.msg
+    except RecursionError:
+        reason = "it is nested too deeply"
+    return Record({}, INVALID_RECORD.format(reason=f"the line is not JSON ({reason})"))
+
+
+def _record_of(value: Any) -> Record:
+    if isinstance(value, dict):
+        return Record(value)
+    kind = _JSON_KINDS.get(type(value), "null")
+    return Record({}, INVALID_RECORD.format(reason=f"the record is not a JSON object but {kind}"))
 
 
 def _build_rows(
@@ -186,9 +203,9 @@ def _text(source: Source, record: Record, selection: Selection) -> tuple[str | N
             if selection.template is None:
                 return None, MISSING_FIELD.format(name=name)
             value = None
-        if selection.template is not None and type(value) in (int, float, bool):
-            value = json.dumps(value)
-        if not (value is None or isinstance(value, str)):
+        if selection.template is not None and type(value) in (int, float, bool, Digits):
+            value = _as_text(value)
+        if value is not None and type(value) is not str:
             return None, NOT_TEXT.format(kind=_JSON_KINDS[type(value)])
         values[name] = value
     text = selection.join(values)
@@ -211,10 +228,12 @@ def _lookup(source: Source, record: Record, name: str) -> Any:
 
 
 def _carried(value: Any) -> str | None:
-    """As a string: JSON text of anything that is not one."""
-    if value is None or value is _ABSENT:
-        return None
-    return replace_surrogates(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return None if value is None or value is _ABSENT else replace_surrogates(_as_text(value))
+
+
+def _as_text(value: Any) -> str:
+    """JSON text of anything that is not a string."""
+    return str(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _array(source: Source, values: list[str | None], field: pa.Field) -> pa.Array:
@@ -225,7 +244,3 @@ def _array(source: Source, values: list[str | None], field: pa.Field) -> pa.Arra
         raise JobError(
             f"{source.path}: column {field.name} does not fit the other files' ({error})"
         ) from error
-
-
-def _strip_end(line: bytes) -> bytes:
-    return line.removesuffix(b"\n").removesuffix(b"\r")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from service.job_settings import InputFormat
+from service.job_settings import InputFormat, Quoting
 from service.jobs.errors import JobError, reading
 
 _FORMATS: dict[str, InputFormat] = {
@@ -34,10 +36,14 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One input file. `modified` is a time or an ETag; `partitions` come from folders such as year=2024."""
+    """One input file. `modified` is a time or an ETag; `partitions` come from folders such as year=2024.
+
+    `quoted`: whether "..." encloses a field, in CSV and TSV.
+    """
 
     path: str
     format: InputFormat
+    quoted: bool
     compression: str | None
     size: int
     modified: str
@@ -56,9 +62,11 @@ class Source:
         return digest.hexdigest()
 
 
-def find_sources(inputs: Iterable[str], input_format: InputFormat | None) -> list[Source]:
-    """The files in the order of the inputs, those of a folder by path."""
-    sources = [source for each in inputs for source in _find(each, input_format)]
+def find_sources(
+    inputs: Iterable[str], input_format: InputFormat | None, quoting: Quoting = "auto"
+) -> list[Source]:
+    """The files in the order of the inputs, those of a folder or a pattern by path."""
+    sources = [source for each in inputs for source in _find(each, input_format, quoting)]
     seen: set[str] = set()
     for source in sources:
         if source.path in seen:
@@ -67,21 +75,61 @@ def find_sources(inputs: Iterable[str], input_format: InputFormat | None) -> lis
     return sources
 
 
-def _find(each: str, input_format: InputFormat | None) -> Iterator[Source]:
+def _find(each: str, input_format: InputFormat | None, quoting: Quoting) -> Iterator[Source]:
     filesystem, root, prefix = _open_filesystem(each)
     with reading(each):
         info = filesystem.get_file_info(root)
-    if info.type is fs.FileType.NotFound:
-        raise JobError(f"{each} does not exist; give a file, a folder or a URL")
-    if info.type is fs.FileType.File:
-        yield _source(filesystem, prefix, info, {}, input_format)
-        return
-    with reading(each):
-        files = [info for info in _list(filesystem, root) if not _is_hidden(info.path, root)]
+        base, found = root, [info]
+        if info.type is fs.FileType.NotFound:
+            base, found = _expand(filesystem, root)
+    if not found:
+        raise _describe_missing(each, filesystem, root)
+    files: dict[str, fs.FileInfo] = {}
+    for info in found:
+        inside = [info]
+        if info.type is fs.FileType.Directory:
+            with reading(each):
+                inside = [
+                    file for file in _list(filesystem, info.path) if not _is_hidden(file.path, info.path)
+                ]
+        files |= {file.path: file for file in inside}
     if not files:
         raise JobError(f"{each} has no files to read (names that begin with . or _ are passed over)")
-    for info in sorted(files, key=lambda info: info.path):
-        yield _source(filesystem, prefix, info, _partitions(info.path, root), input_format)
+    for path, info in sorted(files.items()):
+        partitions = {} if path == root else _partitions(path, base)
+        yield _source(filesystem, prefix, info, partitions, input_format, quoting)
+
+
+def _expand(filesystem: Any, pattern: str) -> tuple[str, list[fs.FileInfo]]:
+    """The folder where the wildcards begin, and the files and folders that match.
+
+    Names that begin with . or _ are passed over unless the pattern spells them so.
+    """
+    if isinstance(filesystem, fs.LocalFileSystem):
+        folder = next(folder for folder in Path(pattern).parents if folder.is_dir())
+        base, wild = str(folder), str(Path(pattern).relative_to(folder))
+        matches = [str(path) for path in folder.glob(wild)] if glob.has_magic(wild) else []
+    else:
+        fixed = itertools.takewhile(lambda part: not glob.has_magic(part), PurePosixPath(pattern).parts)
+        base = str(PurePosixPath(*fixed))
+        wild = str(_relative(pattern, base))
+        matches = filesystem.handler.fs.glob(pattern) if glob.has_magic(wild) else []
+    if not _is_hidden(wild, ""):
+        matches = [path for path in matches if not _is_hidden(path, base)]
+    return base, filesystem.get_file_info(sorted(matches))
+
+
+def _describe_missing(each: str, filesystem: Any, path: str) -> JobError:
+    if isinstance(filesystem, fs.LocalFileSystem):
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            if os.path.islink(path):
+                return JobError(f"{each} is a link to {os.readlink(path)}, which does not exist")
+        except OSError as error:
+            return JobError(f"{each} cannot be read: {error.strerror}")
+    what = "matches no file" if glob.has_magic(each) else "does not exist"
+    return JobError(f"{each} {what}; give files, folders, patterns or URLs")
 
 
 def _list(filesystem: Any, root: str) -> list[fs.FileInfo]:
@@ -89,10 +137,22 @@ def _list(filesystem: Any, root: str) -> list[fs.FileInfo]:
         found = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
         return [info for info in found if info.type is not fs.FileType.Directory]
     # pyarrow leaves out links to nowhere, and with them a part of the input.
-    walk = os.walk(root, onerror=_raise, followlinks=True)
-    return list(
-        filesystem.get_file_info([os.path.join(folder, name) for folder, _, names in walk for name in names])
-    )
+    paths = []
+    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
+        for name in folders:
+            _check_link(root, Path(folder, name))
+        paths += [os.path.join(folder, name) for name in names]
+    return list(filesystem.get_file_info(paths))
+
+
+def _check_link(root: str, folder: Path) -> None:
+    """Raise JobError if the folder is a link to one of those on the way to it, or to one above them."""
+    if not folder.is_symlink():
+        return
+    target = Path(os.path.realpath(folder))
+    way = [parent for parent in folder.parents if parent.is_relative_to(root)]
+    if any(Path(os.path.realpath(parent)).is_relative_to(target) for parent in way):
+        raise JobError(f"{folder} is a link to {target}, which it is in: a loop; remove the link")
 
 
 def _raise(error: OSError) -> None:
@@ -101,6 +161,10 @@ def _raise(error: OSError) -> None:
 
 def _open_filesystem(each: str) -> tuple[Any, str, str]:
     """The file system, the path in it, and what makes such a path the user's again."""
+    if not each:
+        raise JobError("an input is empty; give files, folders, patterns or URLs")
+    if each.startswith("file:/"):
+        each = _path_of_url(each)
     if "://" not in each:
         return fs.LocalFileSystem(), str(Path(each).absolute()), ""
     import fsspec
@@ -113,16 +177,30 @@ def _open_filesystem(each: str) -> tuple[Any, str, str]:
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path, f"{scheme}://"
 
 
+def _path_of_url(url: str) -> str:
+    """The path as it is written if there is such a file, otherwise with its %20 and the like decoded."""
+    host, slash, path = url.removeprefix("file:").removeprefix("//").partition("/")
+    if host not in ("", "localhost"):
+        raise JobError(f"{url} is on the host {host}; give a file of this machine: file:///path")
+    path = slash + path
+    return path if os.path.lexists(path) else unquote(path)
+
+
 def _source(
     filesystem: Any,
     prefix: str,
     info: fs.FileInfo,
     partitions: dict[str, str | None],
     input_format: InputFormat | None,
+    quoting: Quoting,
 ) -> Source:
     path = prefix + info.path.removeprefix("/" if prefix else "")
+    if info.type is fs.FileType.NotFound:
+        raise JobError(f"{path} is a link that leads to no file; remove it")
     if info.type is not fs.FileType.File:
-        raise JobError(f"{path} is no file that can be read (a broken link, or a device); remove it")
+        raise JobError(
+            f"{path} is a pipe or a device; a job reads its input more than once, so write it to a file"
+        )
     suffixes = PurePosixPath(info.path.lower()).suffixes
     compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     name = suffixes[-2:-1] if compression else suffixes[-1:]
@@ -137,6 +215,7 @@ def _source(
     return Source(
         path=path,
         format=known,
+        quoted=quoting == "on" or (quoting == "auto" and known == "csv"),
         compression=compression,
         size=info.size or 0,
         modified=_modified(filesystem, info),

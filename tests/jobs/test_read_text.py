@@ -159,11 +159,23 @@ def test_rows_with_too_few_or_many_fields_are_marked_and_keep_their_id(tmp_path:
     assert rows[3]["problem"].startswith("invalid_utf8:")
 
 
-def test_a_quote_left_open_is_an_error_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.jobs.read_text.MAX_LINE_BYTES", 1000)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('text\na\n"b\nc\n', "line 3: .* is never closed"),
+        ('text\na\n"b', "line 3: .* is never closed"),
+        ('id,text\n1,"a\nb","c\nd\n', "line 3: .* is never closed"),
+        ('id,text\n1,"a\n2,"b"\n', "line 2: .* ends on line 3, where more text follows it"),
+        ('text\n"a\n' + "b\n" * 2000, "line 2: .* is not closed within 1000 bytes"),
+    ],
+)
+def test_a_quote_left_open_is_an_error_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
+) -> None:
+    monkeypatch.setattr("service.jobs.delimited.MAX_LINE_BYTES", 1000)
     file = tmp_path / "a.csv"
-    file.write_text('text\n"a\n' + "b\n" * 2000)
-    with pytest.raises(JobError, match=r"a\.csv, line \d+: field larger.*quote left open"):
+    file.write_text(content)
+    with pytest.raises(JobError, match=rf"a\.csv, {message}"):
         read_rows(file)
 
 
