@@ -14,8 +14,9 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from service.jobs.durable import write_atomically
 from service.jobs.encoded import Tally
-from service.jobs.output import write_atomically
+from service.jobs.errors import JobError
 from service.logs import log_event
 
 logger = logging.getLogger(__name__)
@@ -105,18 +106,28 @@ class LogLines:
 
 
 class TextFile:
-    """Written whole under another name first, as node_exporter asks for."""
+    """Written whole under another name first, as node_exporter asks for.
+
+    A job that cannot write it once is wrong about its path; later it goes on without.
+    """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
         self._last: float | None = None
+        self._written = False
 
     def show(self, standing: Standing) -> None:
         now = self._clock()
         if self._last is None or standing.finished or now - self._last >= _FILE_PERIOD_S:
             self._last = now
-            write_atomically(self._path, "".join(_samples(standing)))
+            try:
+                write_atomically(self._path, "".join(_samples(standing)))
+                self._written = True
+            except JobError as error:
+                if not self._written:
+                    raise
+                log_event(logger, logging.WARNING, "metrics are not written", reason=error.__cause__)
 
 
 def _samples(standing: Standing) -> Iterator[str]:
