@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from service.client_settings import ConnectionSettings, Dimensions, Normalize, PoolingMode
 from service.config import (
@@ -110,6 +110,13 @@ class JobSettings(ConnectionSettings):
     max_batch_tokens: BatchTokens = "auto"
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
+
+    @field_validator("out", mode="before")
+    @classmethod
+    def _check_out(cls, value: Any) -> Any:
+        if isinstance(value, str) and "://" in value:
+            raise ValueError("is a URL: vectors are written to a folder of this machine, or to a mounted one")
+        return value
 
     @model_validator(mode="after")
     def _check_choice(self) -> JobSettings:

@@ -16,13 +16,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from service.jobs.durable import write_atomically
 from service.jobs.encoded import Tally
-from service.jobs.errors import JobError
+from service.jobs.errors import JobError, reading
 from service.logs import log_event
 
 logger = logging.getLogger(__name__)
 
 _LOG_PERIOD_S = 60.0
 _FILE_PERIOD_S = 10.0
+_HEAD = b"# HELP seqenc_job_"
 _METRICS = {
     "rows": ("gauge", "Rows done, those of earlier runs included"),
     "errors": ("gauge", "Marked rows among them"),
@@ -112,6 +113,12 @@ class TextFile:
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        with reading(str(path)):
+            found = path.read_bytes() if path.exists() else b""
+        if found and not found.startswith(_HEAD):
+            raise JobError(
+                f"{path} is something else than a job's metrics; choose another --metrics-textfile"
+            )
         self._path = path
         self._clock = clock
         self._last: float | None = None

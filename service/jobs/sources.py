@@ -15,6 +15,7 @@ from pyarrow import fs
 
 from service.job_settings import InputFormat
 from service.jobs.errors import JobError, reading
+from service.jobs.own_files import OwnFiles, leave_out_jobs
 
 _FORMATS: dict[str, InputFormat] = {
     ".parquet": "parquet",
@@ -56,9 +57,9 @@ class Source:
         return digest.hexdigest()
 
 
-def find_sources(inputs: Iterable[str], input_format: InputFormat | None) -> list[Source]:
-    """The files in the order of the inputs, those of a folder by path."""
-    sources = [source for each in inputs for source in _find(each, input_format)]
+def find_sources(inputs: Iterable[str], input_format: InputFormat | None, own: OwnFiles) -> list[Source]:
+    """The files in the order of the inputs, those of a folder by path, without the job's own."""
+    sources = [source for each in inputs for source in _find(each, input_format, own)]
     seen: set[str] = set()
     for source in sources:
         if source.path in seen:
@@ -67,21 +68,29 @@ def find_sources(inputs: Iterable[str], input_format: InputFormat | None) -> lis
     return sources
 
 
-def _find(each: str, input_format: InputFormat | None) -> Iterator[Source]:
+def _find(each: str, input_format: InputFormat | None, own: OwnFiles) -> Iterator[Source]:
     filesystem, root, prefix = _open_filesystem(each)
     with reading(each):
         info = filesystem.get_file_info(root)
     if info.type is fs.FileType.NotFound:
         raise JobError(f"{each} does not exist; give a file, a folder or a URL")
-    if info.type is fs.FileType.File:
-        yield _source(filesystem, prefix, info, {}, input_format)
-        return
-    with reading(each):
-        files = [info for info in _list(filesystem, root) if not _is_hidden(info.path, root)]
-    if not files:
+    files = [info]
+    if info.type is fs.FileType.Directory:
+        with reading(each):
+            files = _list(filesystem, root)
+    others = [info for info in files if not own.contain(filesystem, info.path)]
+    if files and not others:
+        raise JobError(
+            f"every file of {each} is in --out, or is the --metrics-textfile; choose another path for what the "
+            "job writes"
+        )
+    if info.type is fs.FileType.Directory:
+        others = [info for info in leave_out_jobs(root, others) if not _is_hidden(info.path, root)]
+    if not others:
         raise JobError(f"{each} has no files to read (names that begin with . or _ are passed over)")
-    for info in sorted(files, key=lambda info: info.path):
-        yield _source(filesystem, prefix, info, _partitions(info.path, root), input_format)
+    for found in sorted(others, key=lambda info: info.path):
+        partitions = {} if found is info else _partitions(found.path, root)
+        yield _source(filesystem, prefix, found, partitions, input_format)
 
 
 def _list(filesystem: Any, root: str) -> list[fs.FileInfo]:

@@ -22,11 +22,11 @@ from typing import Any
 from service.jobs.durable import create_once, write_atomically, writing
 from service.jobs.encoded import Tally
 from service.jobs.errors import JobError
+from service.jobs.own_files import JOB_FILE, JOB_FOLDER
 from service.logs import log_event
 
 logger = logging.getLogger(__name__)
 
-_STATE = "_job"
 _MAX_NAMED = 5
 
 
@@ -48,7 +48,7 @@ class JobIdentity:
 class JobFolder:
     def __init__(self, out: Path, share: str) -> None:
         self.out = out
-        self._state = out / _STATE
+        self._state = out / JOB_FOLDER
         self._share = share
 
     @contextmanager
@@ -67,7 +67,7 @@ class JobFolder:
 
     def claim(self, identity: JobIdentity) -> None:
         """Writes down what the job is; raises JobError when the folder belongs to another job."""
-        path = self._state / "job.json"
+        path = self._state / JOB_FILE
         if not path.exists():
             create_once(path, json.dumps(asdict(identity), indent=1) + "\n", self._share)
         differences = identity.differences(_load(path))
