@@ -81,8 +81,8 @@ def _find(each: str, input_format: InputFormat | None, own: OwnFiles) -> Iterato
     others = [info for info in files if not own.contain(filesystem, info.path)]
     if files and not others:
         raise JobError(
-            f"every file of {each} is in --out, or is the --metrics-textfile; choose another path for what the "
-            "job writes"
+            f"every file of {each} is in --out, or is the --metrics-textfile; choose another path for what "
+            "the job writes"
         )
     if info.type is fs.FileType.Directory:
         others = [info for info in leave_out_jobs(root, others) if not _is_hidden(info.path, root)]
