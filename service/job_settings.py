@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from service.client_settings import ConnectionSettings, Dimensions, Normalize, PoolingMode
 from service.config import (
@@ -37,6 +37,9 @@ class JobSettings(ConnectionSettings):
     address: Annotated[
         str, Field(description="host:port of servers to encode with instead, several with commas")
     ] = ""
+    answer_timeout_s: Annotated[
+        PositiveFloat, Field(description="time without any answer from the servers after which the job ends")
+    ] = 300.0
     engine: Annotated[
         Literal["local", "ray"], Field(description="this machine, or a Ray cluster with --artifact")
     ] = "local"
