@@ -84,7 +84,7 @@ def _say_waiting(address: str) -> Callable[[float], None]:
     """Programs that read standard error get the one line of the end."""
 
     def say(silent_s: float) -> None:
-        if sys.stderr.isatty():
+        if sys.stderr and sys.stderr.isatty():
             print(f"seqenc: {address}: no answer yet, after {silent_s:.0f} s", file=sys.stderr)
 
     return say

@@ -62,7 +62,7 @@ class View(Protocol):
 @contextmanager
 def open_views(metrics_textfile: Path | None) -> Iterator[list[View]]:
     views: list[View] = [TextFile(metrics_textfile)] if metrics_textfile else []
-    if not sys.stderr.isatty():
+    if not (sys.stderr and sys.stderr.isatty()):
         yield [*views, LogLines()]
         return
     with build_bar(Console(stderr=True)) as progress:
