@@ -12,7 +12,7 @@ from field_jobs import JobCommand
 
 
 @pytest.fixture
-def run(tiny_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[JobCommand]:
+def run_job(tiny_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[JobCommand]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield JobCommand(tiny_artifact, tmp_path, capsys)

@@ -148,8 +148,8 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "npy"])
-def test_every_value_is_exact_in_json(run: Run, file: Path, tmp_path: Path, form: str) -> None:
-    outcome = run(file, "--keep-columns", ",".join(COLUMNS), "--output-format", form)
+def test_every_value_is_exact_in_json(run_job: Run, file: Path, tmp_path: Path, form: str) -> None:
+    outcome = run_job(file, "--keep-columns", ",".join(COLUMNS), "--output-format", form)
     assert outcome.status == 0, outcome.err
     records = read_lines(tmp_path / "out", parse_constant=refuse)
     assert {name: [record[name] for record in records] for name in COLUMNS} == {
@@ -157,8 +157,8 @@ def test_every_value_is_exact_in_json(run: Run, file: Path, tmp_path: Path, form
     }
 
 
-def test_every_value_is_kept_in_parquet(run: Run, file: Path, tmp_path: Path) -> None:
-    outcome = run(file, "--keep-columns", ",".join(COLUMNS))
+def test_every_value_is_kept_in_parquet(run_job: Run, file: Path, tmp_path: Path) -> None:
+    outcome = run_job(file, "--keep-columns", ",".join(COLUMNS))
     assert outcome.status == 0, outcome.err
     table, given = pq.read_table(tmp_path / "out"), pq.read_table(file)
     changed = {"not_utf8", "lists_not_utf8", "struct", "double", "half", "fixed_lists", "dictionary"}
@@ -172,29 +172,31 @@ def test_every_value_is_kept_in_parquet(run: Run, file: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "name", ["binary", "bytes_of_uuid", "uuid", "not_utf8", "double", "timestamp", "struct"]
 )
-def test_ids_of_rows_that_differ_differ(run: Run, file: Path, tmp_path: Path, form: str, name: str) -> None:
-    assert run(file, "--id-column", name, "--output-format", form).status == 0
+def test_ids_of_rows_that_differ_differ(
+    run_job: Run, file: Path, tmp_path: Path, form: str, name: str
+) -> None:
+    assert run_job(file, "--id-column", name, "--output-format", form).status == 0
     records = read_lines(tmp_path / "out")
     assert [record[name] for record in records] == COLUMNS[name][1]
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_ids_of_text_files_that_are_not_text_differ(run: Run, tmp_path: Path, form: str) -> None:
+def test_ids_of_text_files_that_are_not_text_differ(run_job: Run, tmp_path: Path, form: str) -> None:
     content = {
         "csv": b"id,text\n\xe9,a\n\xe8,b\n",
         "jsonl": rb'{"id": "\ud800", "text": "a"}' + b"\n" + rb'{"id": "\ud801", "text": "b"}',
     }
     file = tmp_path / f"in.{form}"
     file.write_bytes(content[form])
-    assert run(file, "--id-column", "id").status == 0
+    assert run_job(file, "--id-column", "id").status == 0
     ids = pq.read_table(tmp_path / "out")["id"].to_pylist()
     assert ids == ([r"\udce9", r"\udce8"] if form == "csv" else [r"\ud800", r"\ud801"])
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl", "npy"])
-def test_rows_with_the_same_id_are_rows_of_their_own(run: Run, tmp_path: Path, form: str) -> None:
+def test_rows_with_the_same_id_are_rows_of_their_own(run_job: Run, tmp_path: Path, form: str) -> None:
     file = write_parquet(tmp_path / "in.parquet", {"id": ["x", "x", None], "text": ["a", "b", "a"]})
-    assert run(file, "--id-column", "id", "--output-format", form).status == 0
+    assert run_job(file, "--id-column", "id", "--output-format", form).status == 0
     if form == "parquet":
         table = pq.read_table(tmp_path / "out")
         ids, found = table["id"].to_pylist(), vectors(table)
@@ -209,17 +211,17 @@ def test_rows_with_the_same_id_are_rows_of_their_own(run: Run, tmp_path: Path, f
 
 
 @pytest.mark.parametrize("name", ["timestamp", "no_such_zone", "duration", "uuid", "lists", "map"])
-def test_a_template_has_the_same_texts(run: Run, file: Path, tmp_path: Path, name: str) -> None:
-    assert run(file, "--text-template", f"{{{name}}}", "--truncation", "right").status == 0
+def test_a_template_has_the_same_texts(run_job: Run, file: Path, tmp_path: Path, name: str) -> None:
+    assert run_job(file, "--text-template", f"{{{name}}}", "--truncation", "right").status == 0
     texts = [each if isinstance(each, str) else json.dumps(each) for each in COLUMNS[name][1]]
     plain = write_parquet(tmp_path / "plain.parquet", {"text": texts})
-    assert run(plain, "--truncation", "right", out="plain").status == 0
+    assert run_job(plain, "--truncation", "right", out="plain").status == 0
     found, expected = (vectors(pq.read_table(tmp_path / out)) for out in ("out", "plain"))
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_bytes_in_a_template_are_text_or_mark_their_row(run: Run, file: Path, tmp_path: Path) -> None:
-    assert run(file, "--text-template", "{fixed} {binary}").status == 3
+def test_bytes_in_a_template_are_text_or_mark_their_row(run_job: Run, file: Path, tmp_path: Path) -> None:
+    assert run_job(file, "--text-template", "{fixed} {binary}").status == 3
     errors = pq.read_table(tmp_path / "out")["error"].to_pylist()
     assert [bool(error) for error in errors] == [True, True, False]
     assert errors[0].startswith("invalid_utf8")
@@ -236,24 +238,26 @@ def files_of_two_units(tmp_path: Path) -> Path:
 
 
 def test_a_carried_value_that_the_other_files_have_no_room_for_is_null_and_logged(
-    run: Run, files_of_two_units: Path, tmp_path: Path
+    run_job: Run, files_of_two_units: Path, tmp_path: Path
 ) -> None:
-    outcome = run(files_of_two_units, "--keep-columns", "when")
+    outcome = run_job(files_of_two_units, "--keep-columns", "when")
     assert outcome.status == 0, outcome.err
     assert "1.parquet column=when" in outcome.err
     when = pq.read_table(tmp_path / "out")["when"]
     assert when.cast(pa.int64()).to_pylist() == [None, 10**9, 1]
 
 
-def test_an_id_that_the_other_files_have_no_room_for_is_refused(run: Run, files_of_two_units: Path) -> None:
-    outcome = run(files_of_two_units, "--id-column", "when")
+def test_an_id_that_the_other_files_have_no_room_for_is_refused(
+    run_job: Run, files_of_two_units: Path
+) -> None:
+    outcome = run_job(files_of_two_units, "--id-column", "when")
     assert outcome.status == 1
     assert "1.parquet: column when does not fit the other files'" in outcome.err
 
 
-def test_old_timestamps_of_spark_keep_the_year_9999(run: Run, tmp_path: Path) -> None:
+def test_old_timestamps_of_spark_keep_the_year_9999(run_job: Run, tmp_path: Path) -> None:
     last_day = datetime.datetime(9999, 12, 31)
     table = pa.table({"text": ["a"], "until": pa.array([last_day], pa.timestamp("us"))})
     pq.write_table(table, tmp_path / "in.parquet", use_deprecated_int96_timestamps=True, store_schema=False)
-    assert run(tmp_path / "in.parquet", "--keep-columns", "until").status == 0
+    assert run_job(tmp_path / "in.parquet", "--keep-columns", "until").status == 0
     assert pq.read_table(tmp_path / "out")["until"].to_pylist() == [last_day]

@@ -47,77 +47,81 @@ def texts_in(out: Path) -> list[Any]:
     ],
 )
 def test_output_inside_of_the_input_is_not_read(
-    run: Run, folder: Path, tmp_path: Path, given: str, out: str
+    run_job: Run, folder: Path, tmp_path: Path, given: str, out: str
 ) -> None:
     (tmp_path / "link").symlink_to("in", target_is_directory=True)
     source = folder.as_uri() if given == "file" else str(tmp_path / given)
     for _ in range(2):
-        outcome = run(source, "--keep-columns", "text", out=out)
+        outcome = run_job(source, "--keep-columns", "text", out=out)
         assert outcome.status == 0, outcome.err
         assert texts_in(tmp_path / out) == TEXTS
     assert "; 0 rows in" in outcome.out
 
 
-def test_output_that_a_link_in_the_input_leads_to_is_not_read(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_output_that_a_link_in_the_input_leads_to_is_not_read(
+    run_job: Run, folder: Path, tmp_path: Path
+) -> None:
     (folder / "link").symlink_to("../out", target_is_directory=True)
     for _ in range(2):
-        outcome = run(folder, "--output-format", "npy")
+        outcome = run_job(folder, "--output-format", "npy")
         assert outcome.status == 0, outcome.err
     assert len((tmp_path / "out/part-00000.ids.jsonl").read_text().splitlines()) == 3
 
 
 def test_relative_paths_are_the_same_folder(
-    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_job: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     for _ in range(2):
-        assert run(".", "--keep-columns", "text", out=Path("vectors").absolute()).status == 0
+        assert run_job(".", "--keep-columns", "text", out=Path("vectors").absolute()).status == 0
     assert texts_in(folder / "vectors") == TEXTS
 
 
 @pytest.mark.parametrize("given", ["in", "link", "in/a.jsonl"])
-def test_output_into_the_input_itself_is_refused(run: Run, folder: Path, tmp_path: Path, given: str) -> None:
+def test_output_into_the_input_itself_is_refused(
+    run_job: Run, folder: Path, tmp_path: Path, given: str
+) -> None:
     (tmp_path / "link").symlink_to("in", target_is_directory=True)
-    outcome = run(tmp_path / given, out="in")
+    outcome = run_job(tmp_path / given, out="in")
     assert outcome.status == 1
     assert f"every file of {tmp_path / given} is in --out" in outcome.err
-    assert run(tmp_path / given, "--dry-run", out="in").status == 1
+    assert run_job(tmp_path / given, "--dry-run", out="in").status == 1
     assert [path.name for path in folder.iterdir()] == ["a.jsonl"]
 
 
-def test_output_around_the_input_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:
-    outcome = run(folder, out=".")
+def test_output_around_the_input_is_refused(run_job: Run, folder: Path, tmp_path: Path) -> None:
+    outcome = run_job(folder, out=".")
     assert outcome.status == 1
     assert "choose another" in outcome.err
     assert not (tmp_path / "_job").exists()
 
 
 def test_output_of_another_job_is_not_read_unless_it_is_the_input(
-    run: Run, folder: Path, tmp_path: Path
+    run_job: Run, folder: Path, tmp_path: Path
 ) -> None:
-    assert run(folder, "--keep-columns", "text", out="in/earlier").status == 0
-    outcome = run(folder, "--keep-columns", "text", "--output-format", "npy", out="in/later")
+    assert run_job(folder, "--keep-columns", "text", out="in/earlier").status == 0
+    outcome = run_job(folder, "--keep-columns", "text", "--output-format", "npy", out="in/later")
     assert outcome.status == 0, outcome.err
     assert f"another job's output is left out of the input folder={folder / 'earlier'}" in outcome.err
     assert len((tmp_path / "in/later/part-00000.ids.jsonl").read_text().splitlines()) == 3
-    assert run(folder / "earlier", "--keep-columns", "text", out="again").status == 0
+    assert run_job(folder / "earlier", "--keep-columns", "text", out="again").status == 0
     assert texts_in(tmp_path / "again") == TEXTS
 
 
-def test_the_metrics_file_is_not_read(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_the_metrics_file_is_not_read(run_job: Run, folder: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        outcome = run(folder, "--keep-columns", "text", "--metrics-textfile", folder / "job.prom")
+        outcome = run_job(folder, "--keep-columns", "text", "--metrics-textfile", folder / "job.prom")
         assert outcome.status == 0, outcome.err
     assert texts_in(tmp_path / "out") == TEXTS
 
 
 @pytest.mark.parametrize("given", ["in", "in/a.jsonl"])
 def test_metrics_do_not_replace_a_file_of_something_else(
-    run: Run, folder: Path, tmp_path: Path, given: str
+    run_job: Run, folder: Path, tmp_path: Path, given: str
 ) -> None:
     write_jsonl(folder / "b.jsonl", [{"text": "more"}])
     before = (folder / "a.jsonl").read_bytes()
-    outcome = run(tmp_path / given, "--metrics-textfile", folder / "a.jsonl")
+    outcome = run_job(tmp_path / given, "--metrics-textfile", folder / "a.jsonl")
     assert outcome.status == 1
     assert "choose another" in outcome.err
     assert (folder / "a.jsonl").read_bytes() == before
@@ -146,16 +150,16 @@ def failing(code: int) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK], ids=os.strerror)
 def test_without_hard_links(
-    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    run_job: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(os, "link", failing(code))
     shares = [["--rows-per-shard", "1", "--shard-count", "2", "--shard-index", index] for index in "10"]
     for share in shares:
-        outcome = run(folder, "--keep-columns", "text", *share)
+        outcome = run_job(folder, "--keep-columns", "text", *share)
         assert outcome.status == 0, outcome.err
     assert texts_in(tmp_path / "out") == TEXTS
     assert json.loads((tmp_path / "out/_job/job.json").read_text())["settings"]["--shard-count"] == 2
-    outcome = run(folder, "--keep-columns", "text", "--rows-per-shard", "2", "--shard-count", "2")
+    outcome = run_job(folder, "--keep-columns", "text", "--rows-per-shard", "2", "--shard-count", "2")
     assert outcome.status == 1
     assert "--rows-per-shard was 1 and is 2" in outcome.err
     assert not [path for path in (tmp_path / "out/_job").iterdir() if path.name.endswith(".tmp")]
@@ -163,20 +167,20 @@ def test_without_hard_links(
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=os.strerror)
 def test_without_locks(
-    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    run_job: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", failing(code))
-    outcome = run(folder, "--keep-columns", "text")
+    outcome = run_job(folder, "--keep-columns", "text")
     assert outcome.status == 0, outcome.err
     assert "nothing stops a second process on the same --out" in outcome.err
     assert texts_in(tmp_path / "out") == TEXTS
 
 
-def test_with_locks_a_second_process_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:
-    assert run(folder).status == 0
+def test_with_locks_a_second_process_is_refused(run_job: Run, folder: Path, tmp_path: Path) -> None:
+    assert run_job(folder).status == 0
     with (tmp_path / "out/_job/lock-0-of-1").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        outcome = run(folder)
+        outcome = run_job(folder)
     assert outcome.status == 1
     assert "another process works on" in outcome.err
 
@@ -194,16 +198,16 @@ def fail_for_folders(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF], ids=os.strerror)
 def test_without_fsync_of_folders(
-    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    run_job: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     fail_for_folders(monkeypatch, code)
-    outcome = run(folder, "--keep-columns", "text", "--metrics-textfile", tmp_path / "job.prom")
+    outcome = run_job(folder, "--keep-columns", "text", "--metrics-textfile", tmp_path / "job.prom")
     assert outcome.status == 0, outcome.err
     assert texts_in(tmp_path / "out") == TEXTS
 
 
 def test_folders_that_cannot_be_opened_for_fsync(
-    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_job: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os_open = os.open
 
@@ -213,16 +217,16 @@ def test_folders_that_cannot_be_opened_for_fsync(
         return os_open(path, *arguments, **options)
 
     monkeypatch.setattr(os, "open", open_files)
-    outcome = run(folder, "--keep-columns", "text")
+    outcome = run_job(folder, "--keep-columns", "text")
     assert outcome.status == 0, outcome.err
     assert texts_in(tmp_path / "out") == TEXTS
 
 
 def test_a_disk_that_fails_while_a_folder_is_synced_stops_the_job(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+    run_job: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_for_folders(monkeypatch, errno.EIO)
-    outcome = run(folder)
+    outcome = run_job(folder)
     assert outcome.status == 1
     assert "Input/output error" in outcome.err
 
@@ -255,28 +259,28 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str, *, after: int = 0) -> 
     ],
 )
 def test_a_full_disk_stops_the_job_which_goes_on_when_there_is_room(
-    run: Run, folder: Path, tmp_path: Path, form: str, name: str
+    run_job: Run, folder: Path, tmp_path: Path, form: str, name: str
 ) -> None:
     flags = ["--rows-per-shard", "1", "--output-format", form]
     with pytest.MonkeyPatch.context() as disk:
         fill_disk(disk, name)
-        outcome = run(folder, *flags)
+        outcome = run_job(folder, *flags)
     assert outcome.status == 1
     assert (
         "cannot be written: No space left on device; make room, and run the same command again" in outcome.err
     )
     assert not list((tmp_path / "out").rglob("*.tmp"))
-    assert run(folder, *flags).status == 0
-    assert run(folder, *flags, out="undisturbed").status == 0
+    assert run_job(folder, *flags).status == 0
+    assert run_job(folder, *flags, out="undisturbed").status == 0
     assert content(tmp_path / "out") == content(tmp_path / "undisturbed")
 
 
 def test_a_full_disk_of_the_metrics_file_is_only_warned_of(
-    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_job: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = tmp_path / "job.prom"
     fill_disk(monkeypatch, "job.prom", after=1)
-    outcome = run(folder, "--keep-columns", "text", "--metrics-textfile", page)
+    outcome = run_job(folder, "--keep-columns", "text", "--metrics-textfile", page)
     assert outcome.status == 0, outcome.err
     assert "metrics are not written" in outcome.err
     assert "No space left on device" in outcome.err
@@ -284,17 +288,19 @@ def test_a_full_disk_of_the_metrics_file_is_only_warned_of(
     assert "seqenc_job_finished 0" in page.read_text()
 
 
-def test_a_metrics_file_that_can_never_be_written_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:
-    outcome = run(folder, "--metrics-textfile", tmp_path / "nowhere" / "job.prom")
+def test_a_metrics_file_that_can_never_be_written_is_refused(
+    run_job: Run, folder: Path, tmp_path: Path
+) -> None:
+    outcome = run_job(folder, "--metrics-textfile", tmp_path / "nowhere" / "job.prom")
     assert outcome.status == 1
     assert f"{tmp_path / 'nowhere'} cannot be written: No such file or directory" in outcome.err
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.EDQUOT], ids=os.strerror)
 def test_a_folder_that_may_not_be_written_is_one_line(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    run_job: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(Path, "mkdir", failing(code))
-    outcome = run(folder)
+    outcome = run_job(folder)
     assert outcome.status == 1
     assert f"out cannot be written: {os.strerror(code)}; " in outcome.err
