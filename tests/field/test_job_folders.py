@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from e2e.server_process import BIN, clean_environment
 from field_jobs import Outcome
 from jobs.job_files import content, write_jsonl
 from service.cli import main
@@ -304,3 +306,18 @@ def test_a_folder_that_may_not_be_written_is_one_line(
     outcome = run_job(folder)
     assert outcome.status == 1
     assert f"out cannot be written: {os.strerror(code)}; " in outcome.err
+
+
+def test_a_full_standard_output_is_one_line_after_a_complete_job(
+    folder: Path, tmp_path: Path, tiny_artifact: Path
+) -> None:
+    command = [BIN / "seqenc", "job", folder, "--out", tmp_path / "out", "--artifact", tiny_artifact]
+    command += ["--keep-columns", "text", "--log-level", "error"]
+    with Path("/dev/full").open("w") as full:
+        job = subprocess.run(
+            command, env=clean_environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert job.returncode == 1
+    assert job.stderr.startswith("seqenc: standard output cannot be written: No space left on device; ")
+    assert len(job.stderr.splitlines()) == 1
+    assert texts_in(tmp_path / "out") == TEXTS
