@@ -7,8 +7,8 @@ from functools import cache
 
 import pyarrow as pa
 
+from service.jobs.arrow_json import decode
 from service.jobs.errors import JobError
-from service.jobs.json_values import decode
 from service.jobs.rows import replace_surrogates
 from service.logs import log_event
 

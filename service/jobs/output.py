@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from service.job_settings import OutputFormat
+from service.jobs.arrow_json import json_values
 from service.jobs.durable import sync_file, sync_folder, temporary_path, writing
-from service.jobs.json_values import json_values
 from service.jobs.table import EMBEDDING, TOKEN_EMBEDDINGS
 
 _VERSION = (1, 0)  # of the .npy format

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from service.jobs.arrow_json import decode, texts_of
 from service.jobs.carried import fit, fit_all, is_valid, repair_text
 from service.jobs.errors import NULL
-from service.jobs.json_values import decode, texts_of
 from service.jobs.rows import (
     ID,
     PROBLEM,
