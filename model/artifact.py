@@ -1,5 +1,6 @@
 """The artifact directory: its manifest, its checksums, and its appearance all at once or not at all."""
 
+import errno
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SELFCHECK = "selfcheck.json"
 WEIGHTS = "weights.fp32.bin"
+_NO_FSYNC = {errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR}
 
 
 class ArtifactError(ValueError):
@@ -89,13 +91,17 @@ def staged(target: Path) -> Iterator[Path]:
 
 
 def _flush(folder: Path) -> None:
-    """To the disk, so that a name never appears before its content."""
+    """To the disk, where the file system can, so that a name never appears before its content."""
     for path in [*folder.iterdir(), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno not in _NO_FSYNC:
+                raise
 
 
 def _replace(staging: Path, target: Path) -> None:

@@ -28,6 +28,7 @@ from service.display import (
     tokenization_record,
     write_json,
 )
+from service.silence import SilenceWatch
 
 STANDARD_INPUT = "-"
 # About a second: somebody waits for the answer, and a wrong address will not get better.
@@ -40,26 +41,26 @@ class CommandError(Exception):
 
 def run_encode(settings: EncodeSettings) -> int:
     show = _encode_as_lines if settings.format == "jsonl" else _encode_as_table
-    return _run(settings, lambda client: show(client, settings))
+    return _run(settings, lambda client, watch: show(client, watch, settings))
 
 
 def run_tokenize(settings: TokenizeSettings) -> int:
-    return _run(settings, lambda client: _tokenize(client, settings))
+    return _run(settings, lambda client, watch: _tokenize(client, watch, settings))
 
 
 def run_attend(settings: AttendSettings) -> int:
-    return _run(settings, lambda client: _attend(client, settings))
+    return _run(settings, lambda client, watch: _attend(client, watch, settings))
 
 
 def run_health(settings: HealthSettings) -> int:
-    return _run(settings, lambda client: _health(client, settings))
+    return _run(settings, lambda client, watch: _health(client, watch, settings))
 
 
-def _run(settings: ConnectionSettings, command: Callable[[Client], bool]) -> int:
+def _run(settings: ConnectionSettings, command: Callable[[Client, SilenceWatch], bool]) -> int:
     """command says whether all went well. Whatever goes wrong is one line on standard error."""
     try:
-        with _connect(settings) as client:
-            well = command(client)
+        with _connect(settings) as client, SilenceWatch(_say_waiting(settings.address)) as watch:
+            well = command(client, watch)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has left. Python would complain when it flushes at exit.
@@ -79,6 +80,16 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
+def _say_waiting(address: str) -> Callable[[float], None]:
+    """Programs that read standard error get the one line of the end."""
+
+    def say(silent_s: float) -> None:
+        if sys.stderr and sys.stderr.isatty():
+            print(f"seqenc: {address}: no answer yet, after {silent_s:.0f} s", file=sys.stderr)
+
+    return say
+
+
 def _connect(settings: ConnectionSettings) -> Client:
     return open_client(
         settings,
@@ -88,26 +99,34 @@ def _connect(settings: ConnectionSettings) -> Client:
     )
 
 
-def _encode_as_lines(client: Client, settings: EncodeSettings) -> bool:
+def _encode_as_lines(client: Client, watch: SilenceWatch, settings: EncodeSettings) -> bool:
     """In bounded memory: each line is printed as its result arrives."""
     unanswered: deque[str] = deque()
 
     def source() -> Iterator[str]:
-        for text in _texts(settings.texts):
+        texts = _texts(settings.texts)
+        while True:
+            with watch.resting():
+                text = next(texts, None)
+            if text is None:
+                return
             unanswered.append(text)
             yield text
 
     well = True
     encodings = client.encode_stream(source(), deadline_s=settings.deadline_s, **_encode_options(settings))
-    for index, encoding in enumerate(encodings):
-        write_json(sys.stdout, encoding_record(index, unanswered.popleft(), encoding))
-        well = well and encoding.status is None
+    with watch.calling():
+        for index, encoding in enumerate(encodings):
+            watch.heard()
+            write_json(sys.stdout, encoding_record(index, unanswered.popleft(), encoding))
+            well = well and encoding.status is None
     return well
 
 
-def _encode_as_table(client: Client, settings: EncodeSettings) -> bool:
+def _encode_as_table(client: Client, watch: SilenceWatch, settings: EncodeSettings) -> bool:
     texts = list(_texts(settings.texts))
-    result = client.encode(texts, **_encode_options(settings))
+    with watch.calling():
+        result = client.encode(texts, **_encode_options(settings))
     console = build_console(sys.stdout)
     print_encodings(console, texts, result.results)
     if settings.tokens or settings.token_embeddings:
@@ -116,9 +135,10 @@ def _encode_as_table(client: Client, settings: EncodeSettings) -> bool:
     return _all_well(result.results)
 
 
-def _tokenize(client: Client, settings: TokenizeSettings) -> bool:
+def _tokenize(client: Client, watch: SilenceWatch, settings: TokenizeSettings) -> bool:
     texts = list(_texts(settings.texts))
-    results = client.tokenize(texts, **_tokenize_options(settings))
+    with watch.calling():
+        results = client.tokenize(texts, **_tokenize_options(settings))
     console = build_console(sys.stdout)
     for index, (text, result) in enumerate(zip(texts, results, strict=True)):
         if settings.format == "jsonl":
@@ -128,17 +148,18 @@ def _tokenize(client: Client, settings: TokenizeSettings) -> bool:
     return all(result.status is None for result in results)
 
 
-def _attend(client: Client, settings: AttendSettings) -> bool:
+def _attend(client: Client, watch: SilenceWatch, settings: AttendSettings) -> bool:
     text = _text(settings.text)
-    name = _map_name(settings, client.model())
-    encoding = client.encode(
-        [text if settings.pair is None else (text, settings.pair)],
-        pooling="none",
-        tokens=True,
-        attention=_attention_options(settings),
-        truncation=settings.truncation,
-        max_tokens=settings.max_tokens,
-    ).results[0]
+    with watch.calling():
+        name = _map_name(settings, client.model())
+        encoding = client.encode(
+            [text if settings.pair is None else (text, settings.pair)],
+            pooling="none",
+            tokens=True,
+            attention=_attention_options(settings),
+            truncation=settings.truncation,
+            max_tokens=settings.max_tokens,
+        ).results[0]
     assert encoding.attention is not None  # noqa: S101
     weights = encoding.attention[0, 0]
     if settings.format == "jsonl":
@@ -148,8 +169,9 @@ def _attend(client: Client, settings: AttendSettings) -> bool:
     return True
 
 
-def _health(client: Client, settings: HealthSettings) -> bool:
-    status = client.health(settings.service, deadline_s=settings.timeout_s)
+def _health(client: Client, watch: SilenceWatch, settings: HealthSettings) -> bool:
+    with watch.calling():
+        status = client.health(settings.service, deadline_s=settings.timeout_s)
     print(status)
     return status == "SERVING"
 

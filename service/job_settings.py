@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from service.client_settings import ConnectionSettings, Dimensions, Normalize, PoolingMode
 from service.config import (
@@ -38,6 +38,9 @@ class JobSettings(ConnectionSettings):
     address: Annotated[
         str, Field(description="host:port of servers to encode with instead, several with commas")
     ] = ""
+    answer_timeout_s: Annotated[
+        PositiveFloat, Field(description="time without any answer from the servers after which the job ends")
+    ] = 300.0
     engine: Annotated[
         Literal["local", "ray"], Field(description="this machine, or a Ray cluster with --artifact")
     ] = "local"
@@ -115,6 +118,13 @@ class JobSettings(ConnectionSettings):
     max_batch_tokens: BatchTokens = "auto"
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
+
+    @field_validator("out", mode="before")
+    @classmethod
+    def _check_out(cls, value: Any) -> Any:
+        if isinstance(value, str) and "://" in value:
+            raise ValueError("is a URL: vectors are written to a folder of this machine, or to a mounted one")
+        return value
 
     @model_validator(mode="after")
     def _check_choice(self) -> JobSettings:

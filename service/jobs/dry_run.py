@@ -11,6 +11,7 @@ import pyarrow as pa
 from service.job_settings import JobSettings
 from service.jobs.encode_block import encode_block
 from service.jobs.encoded import Encoder, Tally
+from service.jobs.errors import printing
 from service.jobs.input import Input
 from service.jobs.shards import Block
 from service.jobs.table import build_layout
@@ -46,13 +47,14 @@ def print_plan(settings: JobSettings, source: Input, encoder: Encoder) -> None:
     model = encoder.model
     about = "" if source.row_count is not None or head.is_all else "about "
     shards = max(1, -(-row_count // settings.rows_per_shard))
-    print(f"input     {_describe_formats(formats)}, {_size(source.size)}, {about}{row_count:,} rows")
-    print(f"model     {model.name}, revision {model.revision[:12]}, {model.precision}")
-    print(f"output    {settings.out}: {about}{shards:,} {settings.output_format} shards, columns:")
-    for field in layout.schema:
-        print(f"            {field.name}: {field.type}")
-    print(f"head      {_describe_head(result.tally)}")
-    print(f"estimate  {_estimate(row_count, len(sample), result.tally, seconds, row_bytes)}")
+    with printing("nothing was to be written"):
+        print(f"input     {_describe_formats(formats)}, {_size(source.size)}, {about}{row_count:,} rows")
+        print(f"model     {model.name}, revision {model.revision[:12]}, {model.precision}")
+        print(f"output    {settings.out}: {about}{shards:,} {settings.output_format} shards, columns:")
+        for field in layout.schema:
+            print(f"            {field.name}: {field.type}")
+        print(f"head      {_describe_head(result.tally)}")
+        print(f"estimate  {_estimate(row_count, len(sample), result.tally, seconds, row_bytes)}")
 
 
 def _read_head(source: Input) -> Head:

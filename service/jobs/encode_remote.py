@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +26,11 @@ from service.connection import open_client
 from service.job_settings import JobSettings
 from service.jobs.encoded import Encoded, Model, VectorShape, zero_vectors
 from service.jobs.errors import FAILED, JobError, refusal
+from service.logs import log_event
+from service.silence import SilenceWatch
 from service.types import DataType
+
+logger = logging.getLogger(__name__)
 
 _MESSAGE_TEXTS = 64
 # For each block in work. Enough for a few servers behind one address too.
@@ -43,9 +49,13 @@ class RemoteEncoder:
     def __init__(self, settings: JobSettings) -> None:
         self._settings = settings
         self._addresses = _split(settings.address)
-        info = self._choose_model()
-        self._client = open_client(settings, expected_revision=info.revision, retry=_RETRY)
-        self._options = _encode_options(settings)
+        self._trouble = ""
+        with SilenceWatch(self._say) as watch, watch.calling():
+            info = self._choose_model()
+            self._client = open_client(settings, expected_revision=info.revision, retry=self._retry)
+            self._options = _encode_options(settings)
+            self._try_options()
+        self._watch = SilenceWatch(self._say, limit_s=settings.answer_timeout_s, stop=self._client.close)
         prompt = settings.prompt or ""
         self._max_text_bytes = info.max_message_bytes - _MESSAGE_RESERVE - len(prompt.encode())
         pooled = settings.pooling != "none"
@@ -63,7 +73,6 @@ class RemoteEncoder:
         )
         self._batch_size = self._count_for_reply(info)
         self._streams = max(_MIN_STREAMS, len(self._addresses))
-        self._try_options()
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         encoded = self._empty(len(texts))
@@ -76,20 +85,52 @@ class RemoteEncoder:
             else:
                 order.append(index)
         queue = _Queue(order, self._batch_size)
-        with ThreadPoolExecutor(self._streams, thread_name_prefix="stream") as pool:
+        with (
+            self._watch.calling(),
+            ThreadPoolExecutor(self._streams, thread_name_prefix="stream") as pool,
+        ):
             futures = [pool.submit(self._stream, texts, queue, encoded) for _ in range(self._streams)]
             try:
                 for future in futures:
                     future.result()
-            except SeqencError as error:
-                raise _job_error(self._settings.address, error) from error
+            except (SeqencError, ValueError) as error:
+                if self._watch.expired:
+                    raise self._silent() from error
+                if isinstance(error, SeqencError):
+                    raise _job_error(self._settings.address, error) from error
+                raise
             finally:
                 queue.stop()
         self._check_servers()
         return encoded
 
     def close(self) -> None:
+        self._watch.close()
         self._client.close()
+
+    @property
+    def _retry(self) -> RetryPolicy:
+        return _NotedRetry(**vars(_RETRY), note=self._note)
+
+    def _note(self, error: SeqencError) -> None:
+        self._trouble = str(error)
+
+    def _say(self, silent_s: float) -> None:
+        fields = {"reason": self._trouble} if self._trouble else {}
+        log_event(
+            logger,
+            logging.WARNING,
+            "no answer yet",
+            address=self._settings.address,
+            waited_s=round(silent_s, 1),
+            **fields,
+        )
+
+    def _silent(self) -> JobError:
+        return JobError(
+            f"{self._settings.address}: no answer for {self._settings.answer_timeout_s:g} s, which is "
+            "--answer-timeout-s; finished shards are kept, run the same command again to go on"
+        )
 
     def _stream(self, texts: Sequence[str], queue: _Queue, encoded: Encoded) -> None:
         taken: list[int] = []
@@ -101,6 +142,8 @@ class RemoteEncoder:
 
         encodings = self._client.encode_stream(source(), batch_size=self._batch_size, **self._options)
         for place, encoding in enumerate(encodings):
+            self._watch.heard()
+            self._trouble = ""
             self._check_precision(encoding.precision)
             _store(encoded, taken[place], encoding)
 
@@ -145,7 +188,7 @@ class RemoteEncoder:
 
     def _ask(self, address: str) -> ModelInfo:
         try:
-            with open_client(self._settings, address=address, retry=_RETRY) as client:
+            with open_client(self._settings, address=address, retry=self._retry) as client:
                 return client.model(deadline_s=_MODEL_DEADLINE_S)
         except SeqencError as error:
             raise _job_error(address, error) from error
@@ -165,6 +208,17 @@ class RemoteEncoder:
         row_bytes = self.model.max_tokens * self.shape.token_size * 4
         fitting = (info.max_message_bytes - _MESSAGE_RESERVE) // (row_bytes + row_bytes // 8)
         return max(1, min(_MESSAGE_TEXTS, info.max_input_count, fitting))
+
+
+@dataclass(frozen=True)
+class _NotedRetry(RetryPolicy):
+    """`note` learns of the errors that are worth another try."""
+
+    note: Callable[[SeqencError], None] = lambda _: None
+
+    def delay_s(self, attempt: int, error: SeqencError) -> float | None:
+        self.note(error)
+        return super().delay_s(attempt, error)
 
 
 class _Queue:

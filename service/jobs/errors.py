@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,3 +38,15 @@ def reading(path: str) -> Iterator[None]:
     except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise JobError(f"{path} cannot be read: {reason}; fix or remove it and start again") from error
+
+
+@contextmanager
+def printing(left: str) -> Iterator[None]:
+    """Turns a standard output that is full or closed into a JobError; `left` is what the user has anyway."""
+    try:
+        yield
+        print(end="", flush=True)
+    except OSError as error:
+        # Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise JobError(f"standard output cannot be written: {error.strerror}; {left}") from error

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from service.job_settings import JobSettings
 from service.jobs.errors import JobError, reading
+from service.jobs.own_files import OwnFiles
 from service.jobs.read_parquet import ParquetHead, find_type, is_textual, read_head, read_parquet
 from service.jobs.read_text import PLAIN_COLUMN, check_text, read_text
 from service.jobs.rows import Piece, Selection, Wanted, build_selection, row_schema
@@ -47,7 +48,8 @@ def open_input(settings: JobSettings) -> Input:
     selection = build_selection(
         settings.text_column, settings.text_template, settings.id_column, settings.keep_columns
     )
-    sources = find_sources(settings.inputs, settings.input_format, settings.quoting)
+    own = OwnFiles(settings.out, settings.metrics_textfile)
+    sources = find_sources(settings.inputs, settings.input_format, own, settings.quoting)
     types: dict[str, pa.DataType] = {}
     fingerprint: dict[str, dict[str, Any]] = {}
     row_count: int | None = 0

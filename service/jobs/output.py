@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol
@@ -16,7 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from service.job_settings import OutputFormat
-from service.jobs.errors import JobError
+from service.jobs.arrow_json import json_values
+from service.jobs.durable import sync_file, sync_folder, temporary_path, writing
 from service.jobs.table import EMBEDDING, TOKEN_EMBEDDINGS
 
 _VERSION = (1, 0)  # of the .npy format
@@ -46,7 +46,7 @@ class ShardWriter:
         with writing(folder), ExitStack() as stack:
             stack.callback(self._discard)
             for path in self._paths:
-                self._open.append(_temporary(path).open("wb"))
+                self._open.append(temporary_path(path).open("wb"))
             self._writer = _build_writer(form, schema, self._open)
             stack.pop_all()
 
@@ -61,12 +61,12 @@ class ShardWriter:
             self._writer = None
             for file in self._open:
                 file.flush()
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
                 file.close()
             for path in self._paths:
-                _temporary(path).replace(path)
+                temporary_path(path).replace(path)
             sync_folder(self._folder)
-        return {path.name: path.stat().st_size for path in self._paths}
+            return {path.name: path.stat().st_size for path in self._paths}
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -83,50 +83,15 @@ class ShardWriter:
         return self._writer
 
     def _discard(self) -> None:
-        """What was not committed."""
+        """Removes what was not committed, as far as the disk still allows."""
         if self._writer:
             self._writer.abandon()
         for file in self._open:
-            try:
+            with suppress(OSError):
                 file.close()
-            except OSError:
-                continue  # the disk is full, and the file goes away with what it could not write
         for path in self._paths:
-            _temporary(path).unlink(missing_ok=True)
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise JobError(
-            f"{folder} cannot be written: {error.strerror or error}; make room or allow it, and run the same "
-            "command again: finished shards are kept"
-        ) from error
-
-
-def write_atomically(path: Path, content: str) -> None:
-    with writing(path.parent):
-        temporary = _temporary(path)
-        with temporary.open("w") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp")
+            with suppress(OSError):
+                temporary_path(path).unlink(missing_ok=True)
 
 
 def _build_writer(form: OutputFormat, schema: pa.Schema, files: list[IO[bytes]]) -> TableWriter:
@@ -162,11 +127,12 @@ class _JsonWriter:
 
     def write(self, table: pa.Table) -> None:
         names = [name for name in table.schema.names if name not in (EMBEDDING, TOKEN_EMBEDDINGS)]
-        plain = table.select(names).to_pylist()
+        columns = [[v for chunk in table.column(name).chunks for v in json_values(chunk)] for name in names]
         vectors = _json_vectors(table, EMBEDDING)
         tokens = _json_vectors(table, TOKEN_EMBEDDINGS)
-        for index, row in enumerate(plain):
-            parts = [json.dumps(row, ensure_ascii=False, default=_to_json)[1:-1]]
+        for index, row in enumerate(zip(*columns, strict=True)):
+            record = dict(zip(names, row, strict=True))
+            parts = [json.dumps(record, ensure_ascii=False, allow_nan=False)[1:-1]]
             parts += [f'"{EMBEDDING}": {vectors[index]}'] if vectors else []
             parts += [f'"{TOKEN_EMBEDDINGS}": {tokens[index]}'] if tokens else []
             self._file.write(("{" + ", ".join(parts) + "}\n").encode())
@@ -255,8 +221,3 @@ def _json_lists(array: pa.Array) -> pa.Array:
 def _numbers(values: pa.Array) -> pa.Array:
     kind = pa.float32() if pa.types.is_float16(values.type) else values.type
     return values.cast(kind).cast(pa.string())
-
-
-def _to_json(value: Any) -> Any:
-    """Values of columns carried along that JSON has no type for."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -14,14 +14,16 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from service.jobs.durable import write_atomically
 from service.jobs.encoded import Tally
-from service.jobs.output import write_atomically
+from service.jobs.errors import JobError, reading
 from service.logs import log_event
 
 logger = logging.getLogger(__name__)
 
 _LOG_PERIOD_S = 60.0
 _FILE_PERIOD_S = 10.0
+_HEAD = b"# HELP seqenc_job_"
 _METRICS = {
     "rows": ("gauge", "Rows done, those of earlier runs included"),
     "errors": ("gauge", "Marked rows among them"),
@@ -60,7 +62,7 @@ class View(Protocol):
 @contextmanager
 def open_views(metrics_textfile: Path | None) -> Iterator[list[View]]:
     views: list[View] = [TextFile(metrics_textfile)] if metrics_textfile else []
-    if not sys.stderr.isatty():
+    if not (sys.stderr and sys.stderr.isatty()):
         yield [*views, LogLines()]
         return
     with build_bar(Console(stderr=True)) as progress:
@@ -105,18 +107,34 @@ class LogLines:
 
 
 class TextFile:
-    """Written whole under another name first, as node_exporter asks for."""
+    """Written whole under another name first, as node_exporter asks for.
+
+    A job that cannot write it once is wrong about its path; later it goes on without.
+    """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        with reading(str(path)):
+            found = path.read_bytes() if path.exists() else b""
+        if found and not found.startswith(_HEAD):
+            raise JobError(
+                f"{path} is something else than a job's metrics; choose another --metrics-textfile"
+            )
         self._path = path
         self._clock = clock
         self._last: float | None = None
+        self._written = False
 
     def show(self, standing: Standing) -> None:
         now = self._clock()
         if self._last is None or standing.finished or now - self._last >= _FILE_PERIOD_S:
             self._last = now
-            write_atomically(self._path, "".join(_samples(standing)))
+            try:
+                write_atomically(self._path, "".join(_samples(standing)))
+                self._written = True
+            except JobError as error:
+                if not self._written:
+                    raise
+                log_event(logger, logging.WARNING, "metrics are not written", reason=error.__cause__)
 
 
 def _samples(standing: Standing) -> Iterator[str]:

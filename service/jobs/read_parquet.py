@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from service.jobs.errors import NULL, JobError
+from service.jobs.arrow_json import decode, texts_of
+from service.jobs.carried import fit, fit_all, is_valid, repair_text
+from service.jobs.errors import NULL
 from service.jobs.rows import (
     ID,
     PROBLEM,
@@ -19,7 +21,6 @@ from service.jobs.rows import (
     Selection,
     Wanted,
     problem_of,
-    replace_surrogates,
     text_columns,
 )
 from service.jobs.sources import Source
@@ -27,6 +28,8 @@ from service.jobs.sources import Source
 # Decoded bytes that one batch may take, by the mean of its row group.
 _BATCH_BYTES = 16 << 20
 _READ_BUFFER = 1 << 20
+# Spark's INT96 timestamps: in nanoseconds, pyarrow's default, the year 9999 wraps around to 1816.
+_INT96_UNIT = "us"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class ParquetHead:
 
 def read_head(source: Source) -> ParquetHead:
     with source.open_file() as file:
-        parquet = pq.ParquetFile(file)
+        parquet = pq.ParquetFile(file, coerce_int96_timestamp_unit=_INT96_UNIT)
         return ParquetHead(parquet.schema_arrow.remove_metadata(), parquet.metadata.num_rows)
 
 
@@ -76,7 +79,12 @@ def read_parquet(
 ) -> Iterator[Piece]:
     """Row groups of which nothing is wanted are not read."""
     with source.open_file() as file:
-        parquet = pq.ParquetFile(file, buffer_size=_READ_BUFFER, pre_buffer=False)
+        parquet = pq.ParquetFile(
+            file,
+            buffer_size=_READ_BUFFER,
+            pre_buffer=False,
+            coerce_int96_timestamp_unit=_INT96_UNIT,
+        )
         total = parquet.metadata.num_rows
         done = 0
         for group in range(parquet.num_row_groups):
@@ -116,9 +124,10 @@ def _build_rows(
     else:
         columns = _joined([column(name) for name in selection.text_columns], selection)
     if selection.id_column:
-        columns[ID] = _carry(source, selection.id_column, column(selection.id_column), schema.field(ID).type)
+        array = fit_all(column(selection.id_column), schema.field(ID).type, source.path, selection.id_column)
+        columns[ID] = repair_text(array)
     for name in selection.keep_columns:
-        columns[name] = _carry(source, name, column(name), schema.field(name).type)
+        columns[name] = repair_text(fit(column(name), schema.field(name).type, source.path, name))
     return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
@@ -133,14 +142,14 @@ def _column(source: Source, batch: pa.RecordBatch, name: str) -> pa.Array:
 
 def _texts(array: pa.Array) -> dict[str, pa.Array]:
     texts = array.cast(pa.large_binary()).cast(pa.large_string(), safe=False)
-    if not _is_valid(texts):
-        return _checked(_decode(texts))
+    if not is_valid(texts):
+        return _checked(decode(texts))
     problems = pc.if_else(texts.is_null(), pa.scalar(NULL), pa.scalar(None, pa.string()))
     return {TEXT: texts, PROBLEM: problems}
 
 
 def _joined(arrays: list[pa.Array], selection: Selection) -> dict[str, pa.Array]:
-    columns = [_decode(_as_strings(array)) for array in arrays]
+    columns = [_as_strings(array) for array in arrays]
     rows = (dict(zip(selection.text_columns, values, strict=True)) for values in zip(*columns, strict=True))
     return _checked([selection.join(row) for row in rows])
 
@@ -149,37 +158,14 @@ def _checked(texts: list[str | None]) -> dict[str, pa.Array]:
     return text_columns(texts, [problem_of(text) for text in texts])
 
 
-def _as_strings(array: pa.Array) -> pa.Array:
-    if is_textual(array.type):
-        return array.cast(pa.large_binary()).cast(pa.large_string(), safe=False)
-    return array.cast(pa.large_string())
-
-
-def _decode(array: pa.Array) -> list[str | None]:
-    """Bytes that are not UTF-8 become lone surrogates."""
-    values = array.cast(pa.large_binary()).to_pylist()
-    return [None if value is None else value.decode("utf-8", "surrogateescape") for value in values]
-
-
-def _carry(source: Source, name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
-    try:
-        array = array.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise JobError(f"{source.path}: column {name} does not fit the other files' ({error})") from error
-    if _is_valid(array):
-        return array
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise JobError(f"{source.path}: column {name} holds text that is not UTF-8; leave it out or fix it")
-    decoded = _decode(array)
-    return pa.array([None if text is None else replace_surrogates(text) for text in decoded], kind)
-
-
-def _is_valid(array: pa.Array) -> bool:
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+def _as_strings(array: pa.Array) -> list[str | None]:
+    """Bytes are taken for text; numbers, booleans and decimals are Arrow's, and the rest is its JSON."""
+    kind = array.type
+    if is_textual(kind) or pa.types.is_fixed_size_binary(kind):
+        return decode(array)
+    if pa.types.is_temporal(kind) or pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+        return texts_of(array)
+    return list(array.cast(pa.large_string()).to_pylist())
 
 
 def _plain(array: pa.Array) -> pa.Array:

@@ -94,7 +94,8 @@ def problem_of(text: str | None) -> str | None:
 
 
 def replace_surrogates(text: str) -> str:
-    return text if _is_encodable(text) else text.encode("utf-8", "replace").decode()
+    """Spelled out, as \\udcff for the byte 0xff, so that texts that differ stay different."""
+    return text if _is_encodable(text) else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _is_encodable(text: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from service.job_settings import JobSettings
 from service.jobs.encode_block import Result
 from service.jobs.encoded import Model, Tally, empty_tally
-from service.jobs.errors import JobError
+from service.jobs.errors import JobError, printing
 from service.jobs.input import Input
 from service.jobs.output import ShardWriter
 from service.jobs.progress import Standing, View, open_views
@@ -60,7 +60,8 @@ def run_job(
         job = _Job(settings, source, folder, layout, views)
         job.run(encode)
     folder.write_summary(job.summary())
-    print(job.describe())
+    with printing("the vectors are complete, and the totals are in the job's folder"):
+        print(job.describe())
     return DONE_WITH_ERRORS if job.total.error_count else DONE
 
 

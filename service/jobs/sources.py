@@ -17,6 +17,7 @@ from pyarrow import fs
 
 from service.job_settings import InputFormat, Quoting
 from service.jobs.errors import JobError, reading
+from service.jobs.own_files import OwnFiles, leave_out_jobs
 
 _FORMATS: dict[str, InputFormat] = {
     ".parquet": "parquet",
@@ -63,10 +64,10 @@ class Source:
 
 
 def find_sources(
-    inputs: Iterable[str], input_format: InputFormat | None, quoting: Quoting = "auto"
+    inputs: Iterable[str], input_format: InputFormat | None, own: OwnFiles, quoting: Quoting = "auto"
 ) -> list[Source]:
-    """The files in the order of the inputs, those of a folder or a pattern by path."""
-    sources = [source for each in inputs for source in _find(each, input_format, quoting)]
+    """The files in the order of the inputs, those of a folder or a pattern by path, without the job's own."""
+    sources = [source for each in inputs for source in _find(each, input_format, own, quoting)]
     seen: set[str] = set()
     for source in sources:
         if source.path in seen:
@@ -75,7 +76,7 @@ def find_sources(
     return sources
 
 
-def _find(each: str, input_format: InputFormat | None, quoting: Quoting) -> Iterator[Source]:
+def _find(each: str, input_format: InputFormat | None, own: OwnFiles, quoting: Quoting) -> Iterator[Source]:
     filesystem, root, prefix = _open_filesystem(each)
     with reading(each):
         info = filesystem.get_file_info(root)
@@ -85,14 +86,24 @@ def _find(each: str, input_format: InputFormat | None, quoting: Quoting) -> Iter
     if not found:
         raise _describe_missing(each, filesystem, root)
     files: dict[str, fs.FileInfo] = {}
+    has_own = False
     for info in found:
         inside = [info]
         if info.type is fs.FileType.Directory:
             with reading(each):
-                inside = [
-                    file for file in _list(filesystem, info.path) if not _is_hidden(file.path, info.path)
-                ]
-        files |= {file.path: file for file in inside}
+                inside = _list(filesystem, info.path)
+        others = [file for file in inside if not own.contain(filesystem, file.path)]
+        has_own = has_own or len(others) < len(inside)
+        if info.type is fs.FileType.Directory:
+            others = [
+                file for file in leave_out_jobs(info.path, others) if not _is_hidden(file.path, info.path)
+            ]
+        files |= {file.path: file for file in others}
+    if not files and has_own:
+        raise JobError(
+            f"every file of {each} is in --out, or is the --metrics-textfile; choose another path for what "
+            "the job writes"
+        )
     if not files:
         raise JobError(f"{each} has no files to read (names that begin with . or _ are passed over)")
     for path, info in sorted(files.items()):

@@ -8,9 +8,10 @@ OUT/_job/summary-I-of-N.json
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,11 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from service.jobs.durable import create_once, write_atomically, writing
 from service.jobs.encoded import Tally
 from service.jobs.errors import JobError
-from service.jobs.output import sync_folder, write_atomically, writing
+from service.jobs.own_files import JOB_FILE, JOB_FOLDER
+from service.logs import log_event
 
-_STATE = "_job"
+logger = logging.getLogger(__name__)
+
 _MAX_NAMED = 5
 
 
@@ -44,30 +48,28 @@ class JobIdentity:
 class JobFolder:
     def __init__(self, out: Path, share: str) -> None:
         self.out = out
-        self._state = out / _STATE
+        self._state = out / JOB_FOLDER
         self._share = share
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Raises JobError when another process works on this share, or OUT holds something else."""
-        if self.out.exists() and not self._state.is_dir() and _has_files(self.out):
-            raise JobError(f"{self.out} is not empty and no job's folder; choose another --out")
         with writing(self.out):
+            if self.out.exists() and not self._state.is_dir() and any(self.out.iterdir()):
+                raise JobError(f"{self.out} is not empty and no job's folder; choose another --out")
             self._state.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._state / f"lock-{self._share}", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(descriptor)
             yield
-        except BlockingIOError as error:
-            raise JobError(f"another process works on {self.out}; wait for it, or end it first") from error
         finally:
             os.close(descriptor)
 
     def claim(self, identity: JobIdentity) -> None:
         """Writes down what the job is; raises JobError when the folder belongs to another job."""
-        path = self._state / "job.json"
+        path = self._state / JOB_FILE
         if not path.exists():
-            self._create(path, json.dumps(asdict(identity), indent=1) + "\n")
+            create_once(path, json.dumps(asdict(identity), indent=1) + "\n", self._share)
         differences = identity.differences(_load(path))
         if differences:
             more = len(differences) - _MAX_NAMED
@@ -93,20 +95,21 @@ class JobFolder:
         path = self._state / f"summary-{self._share}.json"
         write_atomically(path, json.dumps(summary, indent=1) + "\n")
 
-    def _create(self, path: Path, content: str) -> None:
-        """Several shares may start at once: the first one's file stays."""
-        temporary = path.with_name(f".{path.name}.{self._share}.tmp")
-        with writing(self.out):
-            temporary.write_text(content)
-            with contextlib.suppress(FileExistsError):
-                os.link(temporary, path)
-            temporary.unlink()
-            sync_folder(path.parent)
-
-
-def _has_files(folder: Path) -> bool:
-    with writing(folder):
-        return any(folder.iterdir())
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise JobError(
+                    f"another process works on {self.out}; wait for it, or end it first"
+                ) from error
+            log_event(
+                logger,
+                logging.WARNING,
+                "the file system has no locks: nothing stops a second process on the same --out",
+                out=str(self.out),
+                reason=error.strerror,
+            )
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_bytes_that_are_not_utf8_mark_their_row_only(tmp_path: Path) -> None:
     rows = read_rows(file, keep_columns="note")
     assert [row["text"] for row in rows] == ["good", None, "good again"]
     assert rows[1]["problem"].startswith("invalid_utf8:")
-    assert [row["note"] for row in rows] == ["good", "bad ???", "good again"]
+    assert [row["note"] for row in rows] == ["good", r"bad \udcf0\udc9f\udc92", "good again"]
 
 
 def test_a_template_joins_columns_of_any_type(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_row_groups_of_finished_shards_are_not_read(tmp_path: Path) -> None:
     file = write_parquet(
         tmp_path / "a.parquet", {"text": [str(row) for row in range(100)]}, row_group_size=10
     )
-    source = open_input(JobSettings(inputs=(str(file),), out=tmp_path, artifact=tmp_path))
+    source = open_input(JobSettings(inputs=(str(file),), out=tmp_path / "out", artifact=tmp_path))
     pieces = list(source.read(lambda start, stop: start < 50 <= stop + 4))
     assert [piece.count for piece in pieces] == [10] * 10
     assert [piece.rows is not None for piece in pieces] == [False] * 4 + [True] + [False] * 5
@@ -155,7 +155,7 @@ def test_one_row_group_of_300_000_rows_is_read_in_bounded_memory(tmp_path: Path)
     size = texts.nbytes
     del texts
     assert pq.ParquetFile(file).num_row_groups == 1
-    source = open_input(JobSettings(inputs=(str(file),), out=tmp_path, artifact=tmp_path))
+    source = open_input(JobSettings(inputs=(str(file),), out=tmp_path / "out", artifact=tmp_path))
     plan, choice = ShardPlan(16_384), ShardChoice(16_384, 0, 1, ())
     before = pa.total_allocated_bytes()
     count = peak = 0

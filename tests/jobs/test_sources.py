@@ -12,6 +12,7 @@ from jobs.job_files import read_rows, write_parquet
 from service.job_settings import JobSettings
 from service.jobs.errors import JobError
 from service.jobs.input import open_input
+from service.jobs.own_files import OwnFiles
 from service.jobs.sources import find_sources
 
 
@@ -79,7 +80,7 @@ def test_what_is_not_there_is_named(
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.txt").write_text("a\n")
     with pytest.raises(JobError, match=message):
-        find_sources(inputs, None)
+        find_sources(inputs, None, OwnFiles(Path("out")))
 
 
 def test_an_unreadable_file_in_the_middle_of_a_folder_is_named_before_any_work(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,29 @@ def test_nothing_is_left_of_a_failure(error: type[BaseException], tmp_path: Path
     with pytest.raises(error):
         fail()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF], ids=os.strerror)
+def test_file_systems_without_fsync_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "fsync", _failing(code))
+    write_artifact(tmp_path / "model")
+    assert (tmp_path / "model" / "manifest.json").exists()
+
+
+def test_a_disk_that_fails_leaves_no_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", _failing(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"):
+        write_artifact(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _failing(code: int) -> Callable[[int], None]:
+    def fail(_descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
 
 
 def test_a_failed_replacement_keeps_the_old_one(tmp_path: Path) -> None:
