@@ -117,7 +117,7 @@ def _split_quoted(source: Source, lines: Iterable[Line]) -> Iterator[Row]:
         if '"' not in text:
             yield Row(_split_at(delimiter, text), size, position, number)
             continue
-        if "\r" in text:
+        if text.count("\r") > text.endswith("\r\n"):
             text = _protect_returns(text)
         record, fed, problem = [text], 0, None
         try:
@@ -142,8 +142,6 @@ def _decode(source: Source, number: int, content: bytes | None) -> str:
 
 
 def _protect_returns(line: str) -> str:
-    if line.endswith("\n") and line.find("\r", 0, -2) < 0:
-        return line
     text = line.removesuffix("\n").removesuffix("\r")
     return text.replace("\r", _RETURN) + line[len(text) :]
 
