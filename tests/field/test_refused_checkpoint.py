@@ -46,6 +46,7 @@ def edit_tokenizer(**changes: object) -> Spoil:
         path = folder / "tokenizer.json"
         tokenizer = json.loads(path.read_text())
         path.write_text(json.dumps({**tokenizer, "model": {**tokenizer["model"], **changes}}))
+        edit("tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")(folder)
 
     return change
 

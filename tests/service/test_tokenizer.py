@@ -9,6 +9,7 @@ import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -22,6 +23,7 @@ from service.types import Text, TextPair, Token, TokenizedSequence, Truncation
 from tiny_models import build_tokenizer
 
 CLS, SEP, UNKNOWN = 2, 3, 1
+UNKNOWN_TOKEN: Any = {"unk_token": "<unk>"}
 ERROR, RIGHT, LEFT = Truncation.ERROR, Truncation.RIGHT, Truncation.LEFT
 SIDES = st.sampled_from([RIGHT, LEFT])
 WORDS = [
@@ -377,10 +379,10 @@ class TestLoading:
         "model",
         [
             tokenizers.models.Unigram([("<unk>", -9.0), ("a", -1.0), ("b", -1.0)], 0),
-            tokenizers.models.BPE({"<unk>": 0, "a": 1, "b": 2}, [], unk_token="<unk>", fuse_unk=True),
-            tokenizers.models.BPE({"<unk>": 0, "a": 1, "b": 2}, [], unk_token="<unk>", byte_fallback=True),
-            tokenizers.models.WordPiece({"<unk>": 0, "a": 1, "##b": 2}, unk_token="<unk>"),
-            tokenizers.models.WordLevel({"<unk>": 0, "ab": 1}, unk_token="<unk>"),
+            tokenizers.models.BPE({"<unk>": 0, "a": 1, "b": 2}, [], **UNKNOWN_TOKEN, fuse_unk=True),
+            tokenizers.models.BPE({"<unk>": 0, "a": 1, "b": 2}, [], **UNKNOWN_TOKEN, byte_fallback=True),
+            tokenizers.models.WordPiece({"<unk>": 0, "a": 1, "##b": 2}, **UNKNOWN_TOKEN),
+            tokenizers.models.WordLevel({"<unk>": 0, "ab": 1}, **UNKNOWN_TOKEN),
         ],
     )
     def test_unknown_tokens_are_counted_and_shown_as_the_vocabulary_does(
