@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from service.client_settings import AttendSettings, EncodeSettings, HealthSettings, TokenizeSettings
 from service.config import (
     CommandSettings,
-    Positional,
     ServeSettings,
     SettingsError,
     TuneSettings,
     check_environment,
     flag_of,
+    is_positional,
     load_settings,
     variable_of,
 )
@@ -104,7 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _USAGE_EXIT_STATUS
     # Read by the libraries when they are loaded. gRPC's own messages would stand beside our one clear line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    # prometheus_client would share its counters with another program's processes.
+    for variable in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
+        os.environ.pop(variable, None)
     try:
         return command.run(settings)
     except StartError as error:
@@ -134,9 +137,14 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_argument(parser: argparse.ArgumentParser, settings: type[CommandSettings], field: str) -> None:
     info = settings.model_fields[field]
     text = str(info.description).replace("%", "%%")
-    if any(isinstance(mark, Positional) for mark in info.metadata):
+    if is_positional(settings, field):
         many = get_origin(info.annotation) is tuple
-        parser.add_argument(field, nargs="*" if many else "?", help=text, default=argparse.SUPPRESS)
+        parser.add_argument(
+            field,
+            nargs="*" if many else "?",
+            help=f"{text} ({variable_of(field)}{': one' if many else ''})",
+            default=argparse.SUPPRESS,
+        )
         return
     notes = [variable_of(field)]
     if info.is_required():

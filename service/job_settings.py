@@ -18,6 +18,7 @@ from service.config import (
     Positional,
     PrecisionName,
     ProviderName,
+    Words,
 )
 
 InputFormat = Literal["parquet", "jsonl", "csv", "tsv", "text"]
@@ -26,7 +27,7 @@ OutputFormat = Literal["parquet", "npy", "jsonl"]
 
 class JobSettings(ConnectionSettings):
     inputs: Annotated[
-        tuple[str, ...],
+        Words,
         Field(min_length=1, description="files, folders of files, or fsspec URLs"),
         Positional(),
     ]

@@ -50,6 +50,8 @@ class Rereading(Generic[T]):
 
 def read_file(flag: str, path: Path) -> bytes:
     """Raises StartError."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise StartError(f"{flag} {path} is a pipe or a device, which cannot be read twice; name a file")
     try:
         return path.read_bytes()
     except OSError as error:
