@@ -34,5 +34,5 @@ def _parse(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise FileFormatError(f"{path} does not exist") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is not JSON: {error}") from error

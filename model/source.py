@@ -142,9 +142,7 @@ def _hub_checkpoint(repository: str) -> Path:
     except ValueError as error:
         raise SourceError(f"a variable HF_… of the environment cannot be used: {error}") from error
     if HF_HUB_CACHE.startswith("~"):
-        raise SourceError(
-            "this user has no home folder for the Hub's cache; set HF_HOME, XDG_CACHE_HOME or HOME"
-        )
+        raise SourceError("this user has no home folder for the Hub's cache; set HF_HOME or HOME")
     try:
         return Path(
             snapshot_download(

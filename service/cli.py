@@ -28,6 +28,7 @@ from service.errors import StartError
 from service.job_settings import JobSettings
 
 _USAGE_EXIT_STATUS = 2
+_INTERRUPTED_EXIT_STATUS = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    _open_missing_streams()
     parser = build_parser()
     words = sys.argv[1:] if arguments is None else arguments
     flags = vars(parser.parse_args(_complete_switches(words)))
@@ -109,10 +111,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for variable in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
         os.environ.pop(variable, None)
     try:
-        return command.run(settings)
-    except StartError as error:
+        status = command.run(settings)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has left. Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (StartError, OSError) as error:
         print(f"seqenc: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("seqenc: interrupted", file=sys.stderr)
+        return _INTERRUPTED_EXIT_STATUS
+    return status
+
+
+def _open_missing_streams() -> None:
+    """Standard streams may be closed at the start: Python has None for them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -114,6 +114,8 @@ class JobSettings(ConnectionSettings):
 
     @model_validator(mode="after")
     def _check_choice(self) -> JobSettings:
+        if "" in self.inputs:
+            raise ValueError("an input is empty; name a file, a folder of files or a URL")
         if (self.artifact is None) == (not self.address):
             raise ValueError("give one of --artifact (encode here) and --address (encode on servers)")
         if self.engine == "ray" and self.artifact is None:

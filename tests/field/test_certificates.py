@@ -125,7 +125,7 @@ def keys_of_other_kinds() -> dict[str, object]:
         "P-224": ec.generate_private_key(ec.SECP224R1()),
         "secp256k1": ec.generate_private_key(ec.SECP256K1()),
         "a rare type": ec.generate_private_key(ec.BrainpoolP256R1()),
-        "DSA": dsa.generate_private_key(1024),
+        "DSA": dsa.generate_private_key(1024),  # noqa: S505
     }
 
 
@@ -209,9 +209,7 @@ def test_a_command_says_so(files: Files, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("roots", [b"", b"roots", BYTE_ORDER_MARK + ROOTS, GOOD_KEY, ROOTS[:-40], DER])
-def test_roots_that_cannot_be_used(
-    files: Files, roots: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_roots_that_cannot_be_used(files: Files, roots: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     files.write(GOOD, GOOD_KEY, roots)
     assert f"--tls-client-ca {files.roots}" in serve_refusal(
         files, capsys, "--tls-client-ca", str(files.roots)
@@ -259,7 +257,7 @@ def test_of_several_roots_some_may_have_expired(files: Files, caplog: pytest.Log
 
 GOOD_PAIRS: dict[str, Callable[[], tuple[bytes, bytes]]] = {
     "RSA": lambda: _pair(rsa.generate_private_key(65537, 2048)),
-    "RSA of 1024 bits": lambda: _pair(rsa.generate_private_key(65537, 1024)),
+    "RSA of 1024 bits": lambda: _pair(rsa.generate_private_key(65537, 1024)),  # noqa: S505
     "P-384": lambda: _pair(ec.generate_private_key(ec.SECP384R1())),
     "CRLF": lambda: (GOOD.replace(b"\n", b"\r\n"), GOOD_KEY.replace(b"\n", b"\r\n")),
     "key in the same file": lambda: (GOOD_KEY + GOOD, GOOD_KEY),

@@ -105,9 +105,7 @@ def test_nor_by_ipv6(proxy: Proxy, port: int, monkeypatch: pytest.MonkeyPatch, a
     assert proxy.asked == []
 
 
-async def test_both_clients_go_around_it(
-    proxy: Proxy, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_both_clients_go_around_it(proxy: Proxy, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", proxy.url)
     with Client(f"localhost:{port}") as client:
         assert client.health() == "SERVING"
