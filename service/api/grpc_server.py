@@ -96,9 +96,14 @@ def _build_observer(settings: ServeSettings, metrics: Metrics) -> Observer:
 def _load_tracing(endpoint: str) -> Tracing:
     try:
         from service.api.tracing import OtlpTracing
+
+        return OtlpTracing(endpoint)
     except ModuleNotFoundError as error:
         raise StartError(f"--otlp-endpoint needs the extra otel ({error}): install seqenc[otel]") from error
-    return OtlpTracing(endpoint)
+    except Exception as error:  # OpenTelemetry's own errors for variables that it cannot use
+        raise StartError(
+            f"--otlp-endpoint: {error}; correct the variable OTEL_… of the environment"
+        ) from error
 
 
 def _gates(settings: ServeSettings, observer: Observer) -> list[RequireToken]:

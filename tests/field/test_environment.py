@@ -147,6 +147,17 @@ def test_a_cache_that_cannot_be_written(
     assert "XDG_CACHE_HOME" in line
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"), [("OTEL_EXPORTER_OTLP_COMPRESSION", "weird"), ("OTEL_BSP_MAX_QUEUE_SIZE", "-1")]
+)
+def test_a_variable_that_opentelemetry_cannot_use(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert main(["serve", "--artifact", "artifact", "--otlp-endpoint", "http://localhost:1"]) == 1
+    assert "correct the variable OTEL_" in last_line(capsys)
+
+
 class TestPositionalVariables:
     def test_a_text_on_the_command_line_wins(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
