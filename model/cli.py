@@ -54,15 +54,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _export(options: argparse.Namespace) -> None:
     with _progress() as report, _cleanly_terminated():
-        report("loading PyTorch")
         from model.artifact import check_target
-        from model.export import export_artifact
         from model.source import resolve_source
 
         target = options.out.absolute()
         check_target(target, force=options.force)
         report(f"finding {options.source}")
         source = resolve_source(options.source)
+        report("loading PyTorch")
+        from model.export import export_artifact
+
         name = options.name or target.name
         manifest = export_artifact(source, target, name=name, force=options.force, report=report)
     print(f"{options.out}: {manifest['name']}, revision {manifest['revision'][:12]}")

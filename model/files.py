@@ -51,5 +51,5 @@ def _parse(path: Path) -> Any:
         raise FileFormatError(f"{path} does not exist")
     try:
         return json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is not JSON: {error}") from error

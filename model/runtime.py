@@ -1,12 +1,15 @@
 """A graph of an artifact in ONNX Runtime, with the options that the server uses."""
 
 import mmap
+import os
 from pathlib import Path
-
-import onnxruntime
 
 from model.artifact import WEIGHTS
 from model.selfcheck import Arrays, Run
+
+# ONNX Runtime would report to its makers, and keep an identifier of this machine in the home folder.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import onnxruntime
 
 
 def load_run(path: Path) -> Run:

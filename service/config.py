@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -70,10 +71,18 @@ class Positional:
     """Marks a field that is given without a flag."""
 
 
+# A variable holds one.
+Words = Annotated[
+    tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
+]
+
+
 class CommandSettings(BaseSettings):
     """A command's settings: each field is the flag --field-name and the variable SEQENC_FIELD_NAME."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, env_ignore_empty=False)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, frozen=True, env_ignore_empty=False, enable_decoding=False
+    )
 
 
 class ServeSettings(CommandSettings):
@@ -234,6 +243,10 @@ def flag_of(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def is_positional(command: type[CommandSettings], field: str) -> bool:
+    return any(isinstance(mark, Positional) for mark in command.model_fields[field].metadata)
+
+
 def variable_of(field: str) -> str:
     return ENV_PREFIX + field.upper()
 
@@ -252,21 +265,25 @@ def load_settings(command: type[Settings], flags: Mapping[str, Any]) -> Settings
     try:
         return command(**flags)
     except ValidationError as error:
-        raise SettingsError(_describe_all(error.errors(), flags)) from None
+        raise SettingsError(_describe_all(error.errors(), command, flags)) from None
 
 
-def _describe_all(problems: Iterable[Any], flags: Mapping[str, Any]) -> str:
+def _describe_all(problems: Iterable[Any], command: type[CommandSettings], flags: Mapping[str, Any]) -> str:
     """One sentence for each field: of a union only what its first alternative says."""
     first_by_field = {problem["loc"][:1]: problem for problem in reversed(list(problems))}
-    return "; ".join(_describe(problem, flags) for problem in reversed(first_by_field.values()))
+    return "; ".join(_describe(problem, command, flags) for problem in reversed(first_by_field.values()))
 
 
-def _describe(problem: Any, flags: Mapping[str, Any]) -> str:
+def _describe(problem: Any, command: type[CommandSettings], flags: Mapping[str, Any]) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if not problem["loc"]:
         return str(message)
     field = str(problem["loc"][0])
-    name = flag_of(field) if field in flags or problem["type"] == "missing" else variable_of(field)
+    name = flag_of(field)
+    if field in command.model_fields and is_positional(command, field):
+        name = field
+    if field not in flags and problem["type"] != "missing":
+        name = variable_of(field)
     if problem["type"] == "missing":
         return f"{name} is required (or set {variable_of(field)})"
     return f"{name}: {message[0].lower()}{message[1:]}, not {problem['input']!r}"

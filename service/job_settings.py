@@ -18,6 +18,7 @@ from service.config import (
     Positional,
     PrecisionName,
     ProviderName,
+    Words,
 )
 
 InputFormat = Literal["parquet", "jsonl", "csv", "tsv", "text"]
@@ -27,7 +28,7 @@ OutputFormat = Literal["parquet", "npy", "jsonl"]
 
 class JobSettings(ConnectionSettings):
     inputs: Annotated[
-        tuple[str, ...],
+        Words,
         Field(min_length=1, description="files, folders, patterns such as 'data/*.csv', or fsspec URLs"),
         Positional(),
     ]
@@ -128,6 +129,8 @@ class JobSettings(ConnectionSettings):
 
     @model_validator(mode="after")
     def _check_choice(self) -> JobSettings:
+        if "" in self.inputs:
+            raise ValueError("an input is empty; give files, folders, patterns or URLs")
         if (self.artifact is None) == (not self.address):
             raise ValueError("give one of --artifact (encode here) and --address (encode on servers)")
         if self.engine == "ray" and self.artifact is None:

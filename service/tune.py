@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pydoc_data.topics
 import re
 import sys
@@ -89,7 +90,7 @@ def run_tune(settings: TuneSettings) -> int:
 
 def _check_folder(out: Path) -> None:
     """Before the minute that measuring takes."""
-    if not out.parent.is_dir():
+    if not os.path.isdir(out.parent):
         raise StartError(f"--out {out} cannot be written: {out.parent} is not a folder; make it first")
 
 

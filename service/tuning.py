@@ -69,7 +69,7 @@ def load_tuning(path: Path) -> Tuning:
         )
     except OSError as error:
         raise StartError(f"--tuning {path} cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StartError(
             f"--tuning {path} is not a tuning file ({error}); run `seqenc tune` again"
         ) from error

@@ -16,6 +16,9 @@ from hypothesis import HealthCheck, settings
 import tiny_models
 from chaos.tally import TALLY, Tally
 
+# Servers of the tests are on this machine; proxies are for pip.
+os.environ["no_proxy"] = ",".join(filter(None, [os.environ.get("no_proxy"), "localhost,127.0.0.1,::1"]))
+
 # How long an example takes depends on what else the machine does.
 settings.register_profile("seqenc", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("seqenc")

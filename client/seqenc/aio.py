@@ -124,7 +124,7 @@ class AsyncClient:
             options = self._call_options(self._settings.deadline(deadline_s))
             response = await self._next_stubs().check_health(StringValue(value=service), **options)
         except grpc.aio.AioRpcError as error:
-            return health_of_error(error_from_call(error))
+            return health_of_error(self._settings.connection.explain(error_from_call(error)))
         return health_of_response(response)
 
     async def close(self) -> None:
@@ -186,7 +186,8 @@ class AsyncClient:
             try:
                 return await method(request, **self._call_options(deadline))
             except grpc.aio.AioRpcError as error:
-                delay_s = attempts.next_delay_s(error_from_call(error, offset))
+                failure = self._settings.connection.explain(error_from_call(error, offset))
+                delay_s = attempts.next_delay_s(failure)
             await asyncio.sleep(delay_s)
 
     def _call_options(self, deadline: Deadline) -> dict[str, Any]:
@@ -213,7 +214,8 @@ class AsyncClient:
                         encodings = window.answer(await exchange.receive())
                     except SeqencError as error:
                         exchange.close()
-                        await asyncio.sleep(attempts.next_delay_s(error))
+                        failure = self._settings.connection.explain(error)
+                        await asyncio.sleep(attempts.next_delay_s(failure))
                         exchange = self._exchange(window, deadline)
                         continue
                     attempts.succeeded()

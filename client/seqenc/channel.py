@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +15,13 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import grpc
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
+from seqenc.certificates import CertificateError, PemFile, check_pair, check_roots
+from seqenc.errors import SeqencError
+from seqenc.proxy import proxy_variable
 from seqenc.types import Tls
 from seqenc.v1 import encoder_pb2_grpc
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Address: TypeAlias = str | Sequence[str]
 
@@ -35,6 +40,8 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
 
+_UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
 
 @dataclass(frozen=True)
 class Connection:
@@ -44,13 +51,29 @@ class Connection:
 
     def open(self, library: ModuleType) -> list[Any]:
         """One channel a target; library is grpc or grpc.aio."""
-        if self.tls is None:
-            return [library.insecure_channel(target, CHANNEL_OPTIONS) for target in self.targets]
-        credentials = _credentials(self.tls)
-        options: tuple[tuple[str, Any], ...] = CHANNEL_OPTIONS
-        if self.tls.server_name:
-            options += (("grpc.ssl_target_name_override", self.tls.server_name),)
-        return [library.secure_channel(target, credentials, options) for target in self.targets]
+        credentials = _credentials(self.tls) if self.tls else None
+        channels = []
+        for target in self.targets:
+            options = [*CHANNEL_OPTIONS, ("grpc.enable_http_proxy", int(proxy_variable(target) is not None))]
+            if credentials is None:
+                channels.append(library.insecure_channel(target, options))
+                continue
+            if self.tls and self.tls.server_name:
+                options.append(("grpc.ssl_target_name_override", self.tls.server_name))
+            channels.append(library.secure_channel(target, credentials, options))
+        return channels
+
+    def explain(self, error: SeqencError) -> SeqencError:
+        """Return the error of a call that reached no server with the proxy that may be why."""
+        proxies = {target: name for target in self.targets if (name := proxy_variable(target))}
+        if error.reason or not proxies or error.code not in _UNREACHED:
+            return error
+        target, name = next(iter(proxies.items()))
+        message = (
+            f"{error.message} ({target} is called through the proxy in the variable {name}; "
+            "to call it directly, add its host to no_proxy)"
+        )
+        return type(error)(error.code, message, error.reason, error.violations, error.retry_after_s)
 
 
 class Stubs:
@@ -86,6 +109,8 @@ class Rotation(Generic[T]):
 
 def build_connection(address: Address, tls: bool | str | Path | Tls | None, token: str | None) -> Connection:
     tls = _tls(tls)
+    if tls:
+        _check(tls)
     one_name = tls is None or tls.server_name is not None
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
     return Connection(_targets(_addresses(address), one_name), tls, metadata)
@@ -111,10 +136,11 @@ def _addresses(address: Address) -> list[str]:
 def _targets(addresses: list[str], one_name: bool) -> tuple[str, ...]:
     """IP addresses of one family as one target, so that gRPC itself balances over those that are up.
 
-    Not where each is to show a certificate of its own name.
+    Not where each is to show a certificate of its own name, or is asked for from a proxy.
     """
     versions = {_ip_version(address) for address in addresses}
-    if len(addresses) > 1 and len(versions) == 1 and None not in versions and one_name:
+    alike = len(versions) == 1 and None not in versions
+    if len(addresses) > 1 and alike and one_name and not any(map(proxy_variable, addresses)):
         return (f"ipv{versions.pop()}:{','.join(addresses)}",)
     return tuple(addresses)
 
@@ -125,6 +151,18 @@ def _ip_version(address: str) -> int | None:
         return ipaddress.ip_address(host.strip("[]")).version
     except ValueError:
         return None
+
+
+def _check(tls: Tls) -> None:
+    """Raise CertificateError for files that gRPC would only fail over, in some cases with the process."""
+    if (tls.certificate is None) != (tls.key is None):
+        raise CertificateError("a TLS certificate and its key belong together; give both or neither")
+    warnings = check_roots(PemFile("the TLS roots", Path(tls.ca))) if tls.ca is not None else []
+    if tls.certificate is not None and tls.key is not None:
+        certificate = PemFile("the TLS certificate", Path(tls.certificate))
+        warnings += check_pair(certificate, PemFile("the TLS key", Path(tls.key)), "client")
+    for warning in warnings:
+        logger.warning("%s", warning)
 
 
 def _credentials(tls: Tls) -> grpc.ChannelCredentials:

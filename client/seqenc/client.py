@@ -130,7 +130,7 @@ class Client:
             options = self._call_options(self._settings.deadline(deadline_s))
             response = self._stubs.next().check_health(StringValue(value=service), **options)
         except grpc.RpcError as error:
-            return health_of_error(error_from_call(error))
+            return health_of_error(self._settings.connection.explain(error_from_call(error)))
         return health_of_response(response)
 
     def close(self) -> None:
@@ -186,7 +186,8 @@ class Client:
             try:
                 return caller.invoke(method, request, **self._call_options(deadline))
             except grpc.RpcError as error:
-                delay_s = attempts.next_delay_s(error_from_call(error, offset))
+                failure = self._settings.connection.explain(error_from_call(error, offset))
+                delay_s = attempts.next_delay_s(failure)
             caller.pause(delay_s)
 
     def _call_options(self, deadline: Deadline) -> dict[str, Any]:
@@ -210,7 +211,7 @@ class Client:
                     encodings = window.answer(exchange.receive())
                 except SeqencError as error:
                     exchange.close()
-                    time.sleep(attempts.next_delay_s(error))
+                    time.sleep(attempts.next_delay_s(self._settings.connection.explain(error)))
                     exchange = self._exchange(window, deadline)
                     continue
                 attempts.succeeded()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from typing import Any
 
 import grpc
@@ -95,9 +96,14 @@ def _build_observer(settings: ServeSettings, metrics: Metrics) -> Observer:
 def _load_tracing(endpoint: str) -> Tracing:
     try:
         from service.api.tracing import OtlpTracing
+
+        return OtlpTracing(endpoint)
     except ModuleNotFoundError as error:
         raise StartError(f"--otlp-endpoint needs the extra otel ({error}): install seqenc[otel]") from error
-    return OtlpTracing(endpoint)
+    except Exception as error:  # OpenTelemetry's own errors for variables that it cannot use
+        raise StartError(
+            f"--otlp-endpoint: {error}; correct the variable OTEL_… of the environment"
+        ) from error
 
 
 def _gates(settings: ServeSettings, observer: Observer) -> list[RequireToken]:
@@ -121,9 +127,22 @@ async def _start(
         else:
             port = server.add_insecure_port(address)
     except RuntimeError as error:
-        raise StartError(
-            f"{flag} {address} cannot be used; it is in use or not an address of this machine: "
-            "choose a free host:port"
-        ) from error
+        raise StartError(f"{flag} {address} cannot be used: {_why_not(address)}") from error
     await server.start()
     return f"{address.rpartition(':')[0]}:{port}"
+
+
+def _why_not(address: str) -> str:
+    """gRPC does not say why it cannot listen; the operating system does."""
+    host, _, port = address.rpartition(":")
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM
+        ):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+                probe.listen()
+    except OSError as error:
+        return f"{error.strerror}; choose a free host:port of this machine"
+    return "the port is free, but gRPC refuses the address or its TLS files; GRPC_VERBOSITY=error says why"

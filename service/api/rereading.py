@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -50,6 +51,8 @@ class Rereading(Generic[T]):
 
 def read_file(flag: str, path: Path) -> bytes:
     """Raises StartError."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise StartError(f"{flag} {path} is a pipe or a device, which cannot be read twice; name a file")
     try:
         return path.read_bytes()
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from importlib.metadata import version
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import grpc
@@ -19,6 +20,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from seqenc.proxy import proxy_variable
 from service.api.observation import CallRecord, Metadata
 from service.types import BatchRun, Timeline
 
@@ -33,7 +35,12 @@ class OtlpTracing:
     def __init__(self, endpoint: str) -> None:
         own = Resource({"service.name": "seqenc", "service.version": version("seqenc")})
         self._provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()))
-        exporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT_S)
+        proxied = proxy_variable(urlsplit(endpoint).netloc) is not None
+        exporter = OTLPSpanExporter(
+            endpoint,
+            timeout=_EXPORT_TIMEOUT_S,
+            channel_options=(("grpc.enable_http_proxy", int(proxied)),),  # type: ignore[arg-type]
+        )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("seqenc")
         self._propagator = TraceContextTextMapPropagator()

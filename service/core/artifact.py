@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +97,7 @@ class Artifact:
 
 def load_artifact(directory: Path) -> Artifact:
     """Reads manifest.json; raises StartError when it is missing, unreadable or of another schema."""
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         reason = _dangling(directory) or "is not a folder; write one with `seqenc-model export`"
         raise StartError(f"artifact {directory} {reason}")
     manifest = _load_json(directory / "manifest.json")
@@ -177,7 +178,7 @@ def _load_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise _unreadable(path, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StartError(f"{path} is not valid JSON ({error}); {_FIX}") from error
     if not isinstance(content, dict):
         raise StartError(f"{path} is not a JSON object; {_FIX}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -14,7 +15,7 @@ def cgroup_folders(
     """Every folder whose limit binds this process: its own cgroup and those above it."""
     folders = [root, root / controller, root / f"{controller},{controller}acct"]
     try:
-        lines = process_cgroups.read_text().splitlines()
+        lines = os.fsdecode(process_cgroups.read_bytes()).splitlines()
     except OSError:
         return folders
     for line in lines:

@@ -10,7 +10,11 @@ from service.core.cgroups import CGROUP_ROOT, PROCESS_CGROUPS, cgroup_folders
 
 def count_usable_cores(root: Path = CGROUP_ROOT, process_cgroups: Path = PROCESS_CGROUPS) -> int:
     """The smaller of affinity and quota, the quota rounded down; at least 1."""
-    cores = len(os.sched_getaffinity(0))
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        # Not a part of macOS, and forbidden in some sandboxes.
+        cores = os.cpu_count() or 1
     for folder in cgroup_folders("cpu", root, process_cgroups):
         quota = _read_quota(folder)
         if quota is not None:

@@ -9,6 +9,7 @@ import ctypes
 import importlib.util
 import json
 import mmap
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,12 +17,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import onnxruntime as ort
 
 from service.core.artifact import Artifact, Graph
 from service.core.lanes import StopSignal
 from service.errors import StartError
 from service.types import Array
+
+# ONNX Runtime would report to its makers, and keep an identifier of this machine in the home folder.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import onnxruntime as ort
 
 Provider = Literal["cpu", "openvino", "cuda"]
 Precision = Literal["fp32", "bf16", "int8", "fp16"]

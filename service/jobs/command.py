@@ -17,7 +17,7 @@ _INTERRUPTED = 130
 
 def run_job(settings: JobSettings) -> int:
     configure_logging(settings.log_format, settings.log_level)
-    os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    os.environ["RAYON_NUM_THREADS"] = "1"
     try:
         _check_packages(settings)
         return _run(settings)

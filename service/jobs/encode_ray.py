@@ -95,7 +95,7 @@ class _Actor:
     def __init__(self, settings: JobSettings, layout: Layout) -> None:
         lanes = max(1, settings.ray_actor_cores // settings.threads_per_lane)
         own = settings if settings.lanes != "auto" else settings.model_copy(update={"lanes": lanes})
-        os.environ.setdefault("RAYON_NUM_THREADS", "1")
+        os.environ["RAYON_NUM_THREADS"] = "1"
         self._encoder = build_local_encoder(own)
         self._layout = layout
 

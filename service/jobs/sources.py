@@ -172,8 +172,6 @@ def _raise(error: OSError) -> None:
 
 def _open_filesystem(each: str) -> tuple[Any, str, str]:
     """The file system, the path in it, and what makes such a path the user's again."""
-    if not each:
-        raise JobError("an input is empty; give files, folders, patterns or URLs")
     if each.startswith("file:/"):
         each = _path_of_url(each)
     if "://" not in each:

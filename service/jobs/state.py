@@ -115,7 +115,7 @@ class JobFolder:
 def _load(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise JobError(f"{path} cannot be read ({error}); choose another --out") from error
 
 

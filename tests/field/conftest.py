@@ -1,4 +1,4 @@
-"""Jobs as their users run them."""
+"""Jobs as their users run them; what the commands change in this process is put back."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from field_jobs import JobCommand
 
 
 @pytest.fixture
-def run_job(tiny_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[JobCommand]:
+def isolated_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    yield JobCommand(tiny_artifact, tmp_path, capsys)
+    yield
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture
+def run_job(
+    tiny_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], isolated_logging: None
+) -> JobCommand:
+    return JobCommand(tiny_artifact, tmp_path, capsys)

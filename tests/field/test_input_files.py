@@ -295,4 +295,4 @@ def test_a_damaged_file_among_others_is_the_one_named(job: Job, tmp_path: Path) 
 
 def test_an_empty_name_is_not_the_working_folder(job: Job) -> None:
     outcome = job("")
-    assert (outcome.status, "an input is empty" in outcome.error) == (1, True)
+    assert (outcome.status, "an input is empty" in outcome.error) == (2, True)

@@ -146,7 +146,7 @@ def test_offline_hub_is_respected(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
-        SourceError, match=r"organisation/model is not a folder.*Check the network and HF_HUB_OFFLINE"
+        SourceError, match=r"organisation/model is not a folder.*Check the network, HF_HUB_OFFLINE"
     ):
         resolve_source("organisation/model")
 
