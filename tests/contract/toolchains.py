@@ -1,4 +1,4 @@
-"""Tools whose packages are not the server's, installed under build/ once for each version of what they need."""
+"""Tools whose packages are not the server's, installed under build/ anew when what they need changes."""
 
 from __future__ import annotations
 
