@@ -14,7 +14,7 @@ IMAGE   := $(if $(filter exporter,$(TARGET)),seqenc-exporter,seqenc):$(VERSION)$
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install serve test test-ray test-chaos check bench bench-peers gpu-check image image-test sbom \
+.PHONY: help install serve test test-ray test-chaos test-oldest check bench bench-peers gpu-check image image-test sbom \
 	check-security format proto docs clean
 
 help:  ## this list
@@ -30,6 +30,9 @@ test: $(VENV)/.installed-dev  ## the whole test suite, on all cores
 test-chaos: $(VENV)/.installed-dev  ## faults under load, for some minutes; its short form is in `make test`
 	@exec $(BIN)/python -m pytest tests/chaos --chaos-s 45
 
+test-oldest: build/oldest/.installed  ## the client's tests with the oldest packages that it takes; Python 3.11
+	@exec build/oldest/bin/python -m pytest tests/client --confcutdir=tests/client $(ARGS)
+
 test-ray: $(VENV)/.installed-dev  ## tests of jobs on a Ray cluster of two nodes; installs Ray
 	@$(PIP) -e '.[cpu,export,dev,ray]'
 	@exec $(BIN)/python -m pytest tests/jobs/test_encode_ray.py
@@ -40,7 +43,7 @@ check: $(VENV)/.installed-dev  ## lint, format, types, imports, drift of generat
 	@echo "==> ruff";          $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "==> mypy --strict"; $(BIN)/mypy
 	@echo "==> import-linter"; $(BIN)/lint-imports
-	@echo "==> protobuf stubs"; $(BIN)/python tests/contract/stubs.py --check
+	@echo "==> protobuf stubs"; PYTHONPATH=tests $(BIN)/python -m contract.stubs --check
 	@echo "==> README tables"; $(BIN)/python tests/contract/readme_tables.py --check
 
 bench: $(VENV)/.installed-bench $(MODEL)/manifest.json  ## speeds on this machine; ARGS=--help lists what it takes
@@ -84,7 +87,7 @@ format: $(VENV)/.installed-dev  ## formats the code, sorts the imports
 	@$(BIN)/ruff format .
 
 proto: $(VENV)/.installed-dev  ## writes the stubs of protos/
-	@$(BIN)/python tests/contract/stubs.py --write
+	@PYTHONPATH=tests $(BIN)/python -m contract.stubs --write
 
 docs: $(VENV)/.installed-dev  ## writes the README's tables from the code
 	@$(BIN)/python tests/contract/readme_tables.py --write
@@ -118,6 +121,16 @@ $(VENV)/.installed-dev: $(VENV)/.installed-serve
 $(VENV)/.installed-bench: tests/bench/requirements.txt $(VENV)/.installed-dev
 	@echo "==> installing what the benchmarks need into $(VENV)"
 	@$(PIP) -r tests/bench/requirements.txt
+	@touch $@
+
+# The client with the lower bound of each of its requirements.
+build/oldest/.installed: client/pyproject.toml
+	@echo "==> installing the client and its oldest packages into build/oldest"
+	@rm -rf build/oldest
+	@$(PYTHON) -m venv build/oldest
+	@sed -nE 's/^ +"([a-z-]+)>=([0-9.]+).*/\1==\2/p' client/pyproject.toml > build/oldest/constraints.txt
+	@build/oldest/bin/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
+		-c build/oldest/constraints.txt -e client pytest pytest-asyncio grpcio-health-checking trustme
 	@touch $@
 
 # The server as an image has it: no pip, no PyTorch.

@@ -1,6 +1,7 @@
 """seqenc-model: writes, re-checks and shows artifacts."""
 
 import argparse
+import io
 import json
 import signal
 import sys
@@ -15,9 +16,16 @@ from rich.table import Table
 
 Report = Callable[[str], None]
 
+# Columns below which a table would lose what it shows; a narrower terminal wraps its lines.
+_MIN_WIDTH = 40
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 refused or off, 2 wrong usage."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What the encoding of a terminal lacks is printed as an escape.
+            stream.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
     try:
         options.command(options)
@@ -82,13 +90,15 @@ def _info(options: argparse.Namespace) -> None:
 
     manifest = read_manifest(options.artifact)
     if options.json:
-        print(json.dumps(manifest, indent=2, ensure_ascii=False))
+        escape = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+        print(json.dumps(manifest, indent=2, ensure_ascii=escape))
     else:
         _print_manifest(manifest)
 
 
 def _print_manifest(manifest: dict[str, Any]) -> None:
     console = Console()
+    console.width = max(console.width, _MIN_WIDTH)
     facts = Table.grid(padding=(0, 2))
     facts.add_column()
     facts.add_column(overflow="fold")
@@ -125,10 +135,10 @@ def _progress() -> Iterator[Report]:
     if not console.is_terminal:
         yield lambda stage: print(line(stage), file=sys.stderr, flush=True)
         return
-    with console.status("starting") as status:
+    with console.status("starting", spinner="line" if console.options.ascii_only else "dots") as status:
 
         def report(stage: str) -> None:
-            console.print(line(stage), markup=False)
+            console.print(line(stage), markup=False, soft_wrap=True)
             status.update(stage)
 
         yield report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -92,7 +93,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    _open_missing_streams()
+    _print_anything()
     parser = build_parser()
     words = sys.argv[1:] if arguments is None else arguments
     flags = vars(parser.parse_args(_complete_switches(words)))
@@ -126,11 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _open_missing_streams() -> None:
-    """Standard streams may be closed at the start: Python has None for them."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+def _print_anything() -> None:
+    """What a terminal's encoding lacks is printed as an escape; what a closed stream is to take is lost."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape" if name == "stdin" else "backslashreplace")
 
 
 def build_parser() -> argparse.ArgumentParser:

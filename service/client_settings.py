@@ -31,7 +31,7 @@ class ConnectionSettings(CommandSettings):
     address: Annotated[
         str, Field(description="host:port of the server, several with commas, or dns:///name:port")
     ] = "localhost:50051"
-    tls: Annotated[bool, Field(description="connect with TLS; any other --tls-… flag implies it")] = False
+    tls: Annotated[bool, Field(description="connect with TLS; any other --tls-* flag implies it")] = False
     tls_ca: Annotated[Path | None, Field(description="PEM file of the roots to trust")] = None
     tls_certificate: Annotated[
         Path | None, Field(description="PEM file of the client's certificate, for mutual TLS")

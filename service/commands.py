@@ -91,12 +91,15 @@ def _say_waiting(address: str) -> Callable[[float], None]:
 
 
 def _connect(settings: ConnectionSettings) -> Client:
-    return open_client(
-        settings,
-        expected_revision=getattr(settings, "expected_revision", ""),
-        deadline_s=getattr(settings, "deadline_s", None),
-        retry=_RETRY,
-    )
+    try:
+        return open_client(
+            settings,
+            expected_revision=getattr(settings, "expected_revision", ""),
+            deadline_s=getattr(settings, "deadline_s", None),
+            retry=_RETRY,
+        )
+    except ValueError as error:
+        raise CommandError(str(error)) from None
 
 
 def _encode_as_lines(client: Client, watch: SilenceWatch, settings: EncodeSettings) -> bool:
@@ -153,7 +156,7 @@ def _attend(client: Client, watch: SilenceWatch, settings: AttendSettings) -> bo
     with watch.calling():
         name = _map_name(settings, client.model())
         encoding = client.encode(
-            [text if settings.pair is None else (text, settings.pair)],
+            [text if settings.pair is None else (text, _decode(settings.pair, "--pair"))],
             pooling="none",
             tokens=True,
             attention=_attention_options(settings),
@@ -178,18 +181,29 @@ def _health(client: Client, watch: SilenceWatch, settings: HealthSettings) -> bo
 
 def _texts(texts: Sequence[str]) -> Iterator[str]:
     if texts and list(texts) != [STANDARD_INPUT]:
-        return iter(texts)
+        return (_decode(text, f"text {number}") for number, text in enumerate(texts, 1))
     if not texts:
         _refuse_to_wait()
-    return (line.removesuffix("\n") for line in sys.stdin)
+    lines = (line.removesuffix("\n") for line in sys.stdin)
+    return (_decode(line, f"line {number} of standard input") for number, line in enumerate(lines, 1))
 
 
 def _text(text: str | None) -> str:
     if text is not None and text != STANDARD_INPUT:
-        return text
+        return _decode(text, "the text")
     if text is None:
         _refuse_to_wait()
-    return sys.stdin.read().removesuffix("\n")
+    return _decode(sys.stdin.read().removesuffix("\n"), "standard input")
+
+
+def _decode(text: str, name: str) -> str:
+    """Bytes that the locale's encoding lacks arrive as surrogates; as UTF-8 they are a text, or none."""
+    try:
+        return text.encode(errors="surrogateescape").decode()
+    except UnicodeError:
+        raise ValueError(
+            f"{name} has bytes that are not UTF-8: convert it, for instance with iconv"
+        ) from None
 
 
 def _refuse_to_wait() -> None:
@@ -203,7 +217,7 @@ def _tokenize_options(settings: TokenizeSettings) -> TokenizeOptions:
         "truncation": settings.truncation,
         "max_tokens": settings.max_tokens,
         "prompt_name": settings.prompt_name,
-        "prompt": settings.prompt,
+        "prompt": None if settings.prompt is None else _decode(settings.prompt, "--prompt"),
         "on_error": settings.on_error,
     }
 

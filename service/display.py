@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import Any, TextIO
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -17,21 +17,29 @@ from seqenc.types import Array
 
 # Columns of output that does not go to a terminal.
 PLAIN_WIDTH = 120
+# Columns below which tables would lose what they show; a narrower terminal wraps their lines.
+MIN_WIDTH = 40
 # Rows of a table. What is left out is counted below it.
 MAX_ROWS = 200
 _TEXT_COLUMNS = 40
 _LABEL_COLUMNS = 20
 _CELL_COLUMNS = 4  # of an attention map: a space and up to three digits
+# For encodings without them.
+_SUBSTITUTES = str.maketrans({"…": "...", "·": ".", "�": "?"})
 
 
-def build_console(file: IO[str]) -> Console:
+def build_console(file: TextIO) -> Console:
     """Without colour, and of a fixed width, where file is no terminal."""
     width = None if file.isatty() else PLAIN_WIDTH
-    return Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    console.width = max(console.width, MIN_WIDTH)
+    return console
 
 
-def write_json(file: IO[str], record: dict[str, Any]) -> None:
-    file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+def write_json(file: TextIO, record: dict[str, Any]) -> None:
+    """With escapes in place of what is not ASCII, unless the file's encoding has every character."""
+    escape = not (file.encoding or "utf-8").lower().startswith("utf")
+    file.write(json.dumps(record, ensure_ascii=escape, allow_nan=False) + "\n")
 
 
 def encoding_record(index: int, text: str, encoding: Encoding) -> dict[str, Any]:
@@ -71,7 +79,7 @@ def attention_record(name: str, tokens: Sequence[Token], weights: Array) -> dict
 def print_encodings(console: Console, texts: Sequence[str], encodings: Sequence[Encoding]) -> None:
     table = _table("#", "text", "tokens", "norm", "vector")
     for index, encoding in enumerate(encodings[:MAX_ROWS]):
-        table.add_row(str(index), _shorten(texts[index]), *_encoding_cells(encoding))
+        table.add_row(str(index), _shorten(console, texts[index]), *_encoding_cells(console, encoding))
     console.print(table)
     _print_left_out(console, len(encodings), "texts")
 
@@ -81,25 +89,25 @@ def print_token_details(console: Console, text: str, encoding: Encoding) -> None
     if encoding.status:
         return
     console.print()
-    console.print(_shorten(text), style="bold")
+    console.print(_shorten(console, text), style="bold")
     vectors = encoding.token_embeddings
     table = _table("#", "token", "norm", "vector")
     for index in range(min(encoding.token_count, MAX_ROWS)):
         token = encoding.tokens[index].text if encoding.tokens else ""
-        cells = ("", "") if vectors is None else (_norm(vectors[index]), _preview(vectors[index]))
-        table.add_row(str(index), Text(_printable(token)), *cells)
+        cells = ("", "") if vectors is None else (_norm(vectors[index]), _preview(console, vectors[index]))
+        table.add_row(str(index), Text(_printable(console, token)), *cells)
     console.print(table)
     _print_left_out(console, encoding.token_count, "tokens")
 
 
 def print_tokenization(console: Console, text: str, tokenization: Tokenization) -> None:
-    console.print(_shorten(text), style="bold")
+    console.print(_shorten(console, text), style="bold")
     if tokenization.status:
         console.print(Text(str(tokenization.status), style="red"))
         return
     table = _table("#", "id", "piece", "start", "end", "segment")
     for index, token in enumerate(tokenization.tokens[:MAX_ROWS]):
-        cells = (token.id, _printable(token.text), token.start, token.end, token.segment)
+        cells = (token.id, _printable(console, token.text), token.start, token.end, token.segment)
         style = "dim" if token.special else ""
         table.add_row(str(index), *(Text(str(cell)) for cell in cells), style=style)
     console.print(table)
@@ -114,14 +122,16 @@ def print_attention(console: Console, name: str, tokens: Sequence[Token], weight
     _print_map(console, tokens, weights)
     table = _table("#", "token", "attends to")
     for index, token in enumerate(tokens[:MAX_ROWS]):
-        table.add_row(str(index), Text(_printable(token.text)), _links(tokens, weights[index], top))
+        table.add_row(
+            str(index), Text(_printable(console, token.text)), _links(console, tokens, weights[index], top)
+        )
     console.print(table)
     _print_left_out(console, len(tokens), "tokens")
 
 
 def _print_map(console: Console, tokens: Sequence[Token], weights: Array) -> None:
     """Percentages, as many tokens as the console has columns for."""
-    labels = [f"{index} {_printable(token.text)}" for index, token in enumerate(tokens)]
+    labels = [f"{index} {_printable(console, token.text)}" for index, token in enumerate(tokens)]
     label_columns = min(_LABEL_COLUMNS, max(map(cell_len, labels)))
     count = min(len(tokens), max(1, (console.width - label_columns) // _CELL_COLUMNS))
     header = Text(" " * label_columns + "".join(f"{column:>{_CELL_COLUMNS}}" for column in range(count)))
@@ -129,7 +139,7 @@ def _print_map(console: Console, tokens: Sequence[Token], weights: Array) -> Non
     for label, row in zip(labels[:count], weights[:count, :count], strict=True):
         line = Text(set_cell_size(label, label_columns))
         for weight in row:
-            line.append_text(_map_cell(float(weight)))
+            line.append_text(_map_cell(console, float(weight)))
         console.print(line, no_wrap=True, crop=False)
     note = "percent of a row's attention; rows attend to columns"
     if count < len(tokens):
@@ -137,27 +147,27 @@ def _print_map(console: Console, tokens: Sequence[Token], weights: Array) -> Non
     console.print(Text(note, style="dim"))
 
 
-def _map_cell(weight: float) -> Text:
+def _map_cell(console: Console, weight: float) -> Text:
     percent = round(100 * weight)
-    text = f"{percent or '·':>{_CELL_COLUMNS}}"
+    text = f"{percent or _printable(console, '·'):>{_CELL_COLUMNS}}"
     if not percent:
         return Text(text, style="dim")
     return Text(text, style=f"white on rgb(20,{20 + round(80 * weight)},{40 + round(180 * weight)})")
 
 
-def _links(tokens: Sequence[Token], row: Array, top: int) -> Text:
+def _links(console: Console, tokens: Sequence[Token], row: Array, top: int) -> Text:
     strongest = np.argsort(-row, kind="stable")[:top]
-    return Text("  ".join(f"{_printable(tokens[to].text)} {row[to]:.2f}" for to in strongest))
+    return Text("  ".join(f"{_printable(console, tokens[to].text)} {row[to]:.2f}" for to in strongest))
 
 
-def _encoding_cells(encoding: Encoding) -> tuple[str | Text, ...]:
+def _encoding_cells(console: Console, encoding: Encoding) -> tuple[str | Text, ...]:
     if encoding.status:
         return "", "", Text(str(encoding.status), style="red")
     count = f"{encoding.token_count}{' (truncated)' if encoding.truncated else ''}"
     if encoding.embedding is None:
         return count, "", ""
     scale = 1.0 if encoding.embedding_scale is None else encoding.embedding_scale
-    return count, _norm(encoding.embedding, scale), _preview(encoding.embedding)
+    return count, _norm(encoding.embedding, scale), _preview(console, encoding.embedding)
 
 
 def _norm(vector: Array, scale: float = 1.0) -> str:
@@ -165,9 +175,9 @@ def _norm(vector: Array, scale: float = 1.0) -> str:
     return "" if vector.dtype == np.uint8 else f"{np.linalg.norm(vector.astype(np.float64)) * scale:.4f}"
 
 
-def _preview(vector: Array) -> str:
+def _preview(console: Console, vector: Array) -> str:
     shown = (f"{value:.4f}" if vector.dtype.kind == "f" else str(value) for value in vector[:4])
-    more = f" … ({len(vector)} values)" if len(vector) > 4 else ""
+    more = f" {_printable(console, '…')} ({len(vector)} values)" if len(vector) > 4 else ""
     return " ".join(shown) + more
 
 
@@ -180,19 +190,28 @@ def _table(*columns: str) -> Table:
 
 def _print_left_out(console: Console, count: int, things: str) -> None:
     if count > MAX_ROWS:
-        console.print(f"… and {count - MAX_ROWS} more {things}; --format jsonl has all")
+        console.print(
+            f"{_printable(console, '…')} and {count - MAX_ROWS} more {things}; --format jsonl has all"
+        )
 
 
-def _shorten(text: str) -> Text:
-    line = _printable(" ".join(text.split()))
+def _shorten(console: Console, text: str) -> Text:
+    line = _printable(console, " ".join(text.split()))
     if cell_len(line) > _TEXT_COLUMNS:
-        line = set_cell_size(line, _TEXT_COLUMNS - 1).rstrip() + "…"
+        ellipsis = _printable(console, "…")
+        line = set_cell_size(line, _TEXT_COLUMNS - len(ellipsis)).rstrip() + ellipsis
     return Text(line)
 
 
-def _printable(text: str) -> str:
-    """Control characters must not reach a terminal."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
+def _printable(console: Console, text: str) -> str:
+    """Control characters must not reach a terminal, nor letters that its encoding lacks."""
+    text = "".join(letter if letter.isprintable() else "�" for letter in text)
+    try:
+        text.encode(console.encoding)
+    except UnicodeEncodeError:
+        ascii_text = text.translate(_SUBSTITUTES)
+        return ascii_text.encode(console.encoding, "backslashreplace").decode(console.encoding)
+    return text
 
 
 def _token_record(token: Token) -> dict[str, Any]:

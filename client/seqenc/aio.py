@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
-from contextlib import aclosing
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
 from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, NoReturn, TypeVar, Unpack
 
 import grpc
 import grpc.aio
@@ -16,11 +17,12 @@ from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import StringValue
 
 from seqenc.channel import Address, Rotation, Stubs, build_connection
+from seqenc.checks import check_text
 from seqenc.decode import decode_model, empty_result, merge_encoded, merge_tokenized
-from seqenc.errors import ReplyTooLargeError, SeqencError, error_from_call
+from seqenc.errors import CallCancelledError, ReplyTooLargeError, SeqencError, error_from_call
 from seqenc.health import health_of_error, health_of_response
-from seqenc.inputs import build_sequence, build_sequences
-from seqenc.options import build_options
+from seqenc.inputs import build_sequence, build_sequences, each_input
+from seqenc.options import build_options, build_tokenize_options
 from seqenc.requests import Chunk, Chunker, split
 from seqenc.retry import DEFAULT_RETRY, Attempts, Deadline, RetryPolicy
 from seqenc.settings import ClientSettings
@@ -40,10 +42,15 @@ from seqenc.v1 import encoder_pb2 as pb
 
 T = TypeVar("T")
 _END: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+# In which process grpc.aio was first used: in one that is forked from it every call would wait for ever.
+_process: int | None = None
 
 
 class AsyncClient:
-    """Takes what Client takes. Connects on first use, so it may be made outside of the event loop."""
+    """Takes what Client takes. Connects on first use, so it may be made outside of the event loop.
+
+    It belongs to one event loop at a time: once that is closed, as asyncio.run leaves it, to the next one.
+    """
 
     def __init__(
         self,
@@ -61,8 +68,10 @@ class AsyncClient:
         self._settings = ClientSettings(
             connection, model, expected_revision, deadline_s, max_concurrent_calls, retry
         )
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._channels: list[grpc.aio.Channel] = []
-        self._stubs: Rotation[Stubs] | None = None
+        self._stubs: Rotation[Stubs] = Rotation([])
+        self._closed = False
         self._info: ModelInfo | None = None
 
     async def encode(
@@ -85,7 +94,7 @@ class AsyncClient:
 
     def encode_stream(
         self,
-        inputs: Iterable[Input] | AsyncIterable[Input],
+        inputs: Inputs | AsyncIterable[Input],
         *,
         batch_size: int = 64,
         progress: Progress | None = None,
@@ -95,15 +104,19 @@ class AsyncClient:
     ) -> AsyncGenerator[Encoding]:
         """One Encoding an input, in order, in bounded memory: inputs are read a few batches ahead of the
         results. A broken stream is resumed. progress is called with the number of inputs done.
+
+        Inputs are what encode takes, or an asynchronous iterable; a file gives its lines, line ends included.
         """
         template = self._settings.template(build_options(**options), request_id)
-        return self._stream(inputs, batch_size, StreamWindow(template, progress), Deadline(deadline_s))
+        window = StreamWindow(template, batch_size, progress)
+        values = inputs if isinstance(inputs, AsyncIterable) else each_input(inputs)
+        return self._stream(values, window, Deadline(deadline_s))
 
     async def tokenize(
         self, inputs: Inputs, *, deadline_s: float | None = None, **options: Unpack[TokenizeOptions]
     ) -> list[Tokenization]:
         """Tokens as encode would see them."""
-        template = self._settings.template(build_options(**options))
+        template = self._settings.template(build_tokenize_options(**options))
         sequences = build_sequences(inputs)
         if not sequences:
             return []
@@ -113,26 +126,29 @@ class AsyncClient:
 
     async def model(self, *, deadline_s: float | None = None) -> ModelInfo:
         """Asks the server, whose limits the client then keeps to."""
-        request = pb.GetModelRequest(model=self._settings.model)
-        response = await self._call("get_model", request, self._settings.deadline(deadline_s))
-        self._info = decode_model(response.model)
-        return self._info
+        return await self._ask_model(self._settings.deadline(deadline_s))
 
     async def health(self, service: str = "", *, deadline_s: float | None = None) -> str:
         """SERVING, NOT_SERVING or SERVICE_UNKNOWN. Not retried: raises where there is no answer."""
+        check_text("service", service)
+        options = self._call_options(self._settings.deadline(deadline_s))
         try:
-            options = self._call_options(self._settings.deadline(deadline_s))
-            response = await self._next_stubs().check_health(StringValue(value=service), **options)
+            with self._unless_closed():
+                response = await self._next_stubs().check_health(StringValue(value=service), **options)
         except grpc.aio.AioRpcError as error:
             return health_of_error(self._settings.connection.explain(error_from_call(error)))
         return health_of_response(response)
 
     async def close(self) -> None:
-        """Cancels what is in flight."""
-        for channel in self._channels:
-            await channel.close(grace=None)
+        """Cancels what is in flight. A closed client stays closed."""
+        connected = self._is_here()
+        self._closed = True
+        if connected:
+            for channel in self._channels:
+                await channel.close(grace=None)
 
     async def __aenter__(self) -> AsyncClient:
+        self._next_stubs()
         return self
 
     async def __aexit__(
@@ -140,14 +156,50 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an AsyncClient cannot be pickled or copied: make one in each process")
+
     def _next_stubs(self) -> Stubs:
-        if self._stubs is None:
+        if self._closed:
+            raise ValueError("this client is closed: make another")
+        global _process
+        _process = _process or os.getpid()
+        if _process != os.getpid():
+            raise RuntimeError(
+                "asyncio clients do not work in a process forked from one that used them: start processes "
+                "with spawn or forkserver, or use Client"
+            )
+        if not self._is_here():
             self._channels = self._settings.connection.open(grpc.aio)
             self._stubs = Rotation([Stubs(channel) for channel in self._channels])
+            self._loop = asyncio.get_running_loop()
         return self._stubs.next()
 
+    def _is_here(self) -> bool:
+        """Whether the channels are those of the running loop. Raises RuntimeError where another has them."""
+        here = self._loop is asyncio.get_running_loop()
+        if self._loop and not here and not self._loop.is_closed():
+            raise RuntimeError("this client is in use on another event loop: make one for each loop")
+        return here
+
+    @contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """gRPC reports calls that `close` has ended as if their task had been cancelled."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closed or (task and task.cancelling()):
+                raise
+            raise CallCancelledError(grpc.StatusCode.CANCELLED, "the client was closed") from None
+
     async def _limits(self, deadline: Deadline) -> ModelInfo:
-        return self._info or await self.model(deadline_s=deadline.remaining_s())
+        return self._info or await self._ask_model(deadline)
+
+    async def _ask_model(self, deadline: Deadline) -> ModelInfo:
+        response = await self._call("get_model", pb.GetModelRequest(model=self._settings.model), deadline)
+        self._info = decode_model(response.model)
+        return self._info
 
     async def _answers(
         self, rpc: str, build: Callable[[Chunk], Message], chunks: list[Chunk], deadline: Deadline
@@ -184,7 +236,8 @@ class AsyncClient:
         while True:
             method = getattr(self._next_stubs(), rpc)
             try:
-                return await method(request, **self._call_options(deadline))
+                with self._unless_closed():
+                    return await method(request, **self._call_options(deadline))
             except grpc.aio.AioRpcError as error:
                 failure = self._settings.connection.explain(error_from_call(error, offset))
                 delay_s = attempts.next_delay_s(failure)
@@ -195,12 +248,11 @@ class AsyncClient:
 
     async def _stream(
         self,
-        inputs: Iterable[Input] | AsyncIterable[Input],
-        batch_size: int,
+        inputs: Iterable[object] | AsyncIterable[object],
         window: StreamWindow,
         deadline: Deadline,
     ) -> AsyncGenerator[Encoding]:
-        chunker = window.chunker(await self._limits(deadline), batch_size)
+        chunker = window.chunker(await self._limits(deadline))
         attempts = Attempts(self._settings.retry, deadline)
         exchange = self._exchange(window, deadline)
         try:
@@ -211,7 +263,8 @@ class AsyncClient:
                     if window.finished:
                         break
                     try:
-                        encodings = window.answer(await exchange.receive())
+                        with self._unless_closed():
+                            encodings = window.answer(await exchange.receive())
                     except SeqencError as error:
                         exchange.close()
                         failure = self._settings.connection.explain(error)
@@ -273,7 +326,9 @@ def _stream_error(error: grpc.aio.AioRpcError) -> SeqencError:
     return error_from_call(error)
 
 
-async def _chunks(inputs: Iterable[Input] | AsyncIterable[Input], chunker: Chunker) -> AsyncGenerator[Chunk]:
+async def _chunks(
+    inputs: Iterable[object] | AsyncIterable[object], chunker: Chunker
+) -> AsyncGenerator[Chunk]:
     indices = count()
     async with aclosing(_each(inputs)) as values:
         async for value in values:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import os
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import grpc
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
-from seqenc.certificates import CertificateError, PemFile, check_pair, check_roots
+from seqenc.certificates import PemFile, check_pair, check_roots
+from seqenc.checks import check_text, kind
 from seqenc.errors import SeqencError
 from seqenc.proxy import proxy_variable
 from seqenc.types import Tls
@@ -41,26 +44,31 @@ CHANNEL_OPTIONS = (
 )
 
 _UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+# What gRPC resolves that is not host:port.
+_OTHER_TARGETS = ("unix:", "unix-abstract:", "vsock:", "xds:")
+_MAX_PORT = 65535
+# What a header can carry, and what no server takes for a part of a token at its ends.
+_TOKEN = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
 
 @dataclass(frozen=True)
 class Connection:
     targets: tuple[str, ...]
-    tls: Tls | None
+    credentials: grpc.ChannelCredentials | None
+    server_name: str | None
     metadata: tuple[tuple[str, str], ...]
 
     def open(self, library: ModuleType) -> list[Any]:
         """One channel a target; library is grpc or grpc.aio."""
-        credentials = _credentials(self.tls) if self.tls else None
         channels = []
         for target in self.targets:
             options = [*CHANNEL_OPTIONS, ("grpc.enable_http_proxy", int(proxy_variable(target) is not None))]
-            if credentials is None:
+            if self.credentials is None:
                 channels.append(library.insecure_channel(target, options))
                 continue
-            if self.tls and self.tls.server_name:
-                options.append(("grpc.ssl_target_name_override", self.tls.server_name))
-            channels.append(library.secure_channel(target, credentials, options))
+            if self.server_name:
+                options.append(("grpc.ssl_target_name_override", self.server_name))
+            channels.append(library.secure_channel(target, self.credentials, options))
         return channels
 
     def explain(self, error: SeqencError) -> SeqencError:
@@ -107,30 +115,69 @@ class Rotation(Generic[T]):
             return self._items[self._given % len(self._items)]
 
 
-def build_connection(address: Address, tls: bool | str | Path | Tls | None, token: str | None) -> Connection:
+def build_connection(
+    address: Address, tls: bool | str | os.PathLike[str] | Tls | None, token: str | None
+) -> Connection:
+    """Raise TypeError or ValueError for what is not one, OSError for a file that cannot be read."""
     tls = _tls(tls)
-    if tls:
-        _check(tls)
-    one_name = tls is None or tls.server_name is not None
-    metadata = (("authorization", f"Bearer {token}"),) if token else ()
-    return Connection(_targets(_addresses(address), one_name), tls, metadata)
+    server_name = tls.server_name if tls else None
+    targets = _targets(_addresses(address), tls is None or server_name is not None)
+    return Connection(targets, _credentials(tls) if tls else None, server_name, _metadata(token))
 
 
-def _tls(tls: bool | str | Path | Tls | None) -> Tls | None:
+def _metadata(token: object) -> tuple[tuple[str, str], ...]:
+    if token is None or token == "":
+        return ()
+    if not isinstance(token, str):
+        raise TypeError(f"token: expected a str, not {kind(token)}")
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(
+            "token: expected printable ASCII characters without a space or a line break at an end; "
+            "strip what was read from a file"
+        )
+    return (("authorization", f"Bearer {token}"),)
+
+
+def _tls(tls: object) -> Tls | None:
     if isinstance(tls, Tls):
         return tls
-    if isinstance(tls, str | Path):
-        return Tls(ca=tls)
-    return Tls() if tls else None
+    if isinstance(tls, str | os.PathLike):
+        return Tls(ca=tls)  # type: ignore[arg-type]
+    if tls is None or isinstance(tls, bool):
+        return Tls() if tls else None
+    raise TypeError(f"tls: expected True, False, the path of a CA file or Tls, not {kind(tls)}")
 
 
-def _addresses(address: Address) -> list[str]:
+def _addresses(address: object) -> list[str]:
+    parts: Any = address
     if isinstance(address, str):
-        address = [address] if address.startswith(("ipv4:", "ipv6:")) else address.split(",")
-    addresses = [part.strip() for part in address]
-    if not addresses or not all(addresses):
-        raise ValueError(f"address {address!r}: expected host:port, or several of them")
+        parts = [address] if address.startswith(("ipv4:", "ipv6:")) else address.split(",")
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+        raise TypeError(f"address: expected host:port as a str, or a list of them, not {kind(address)}")
+    addresses = [part.strip() for part in parts]
+    if not addresses:
+        raise ValueError("address: expected host:port, or several of them; the list is empty")
+    for part in addresses:
+        _check_address(part)
     return addresses
+
+
+def _check_address(address: str) -> None:
+    check_text("address", address)
+    if address.startswith(_OTHER_TARGETS):
+        return
+    scheme, separator, _ = address.partition("://")
+    if separator and scheme != "dns":
+        raise ValueError(
+            f"address: expected host:port without {scheme}:// in front; the option tls asks for TLS"
+        )
+    hosts = re.sub(r"^(dns:(//[^/]*/)?|ipv4:|ipv6:)", "", address).split(",")
+    for host, _, port in (each.rpartition(":") for each in hosts):
+        ambiguous = ":" in host and not (host.startswith("[") and host.endswith("]"))
+        if not host or ambiguous or not (port.isdecimal() and 0 < int(port) <= _MAX_PORT):
+            raise ValueError(
+                f"address {address!r}: expected host:port, or [host]:port where the host is an IPv6 address"
+            )
 
 
 def _targets(addresses: list[str], one_name: bool) -> tuple[str, ...]:
@@ -153,23 +200,27 @@ def _ip_version(address: str) -> int | None:
         return None
 
 
-def _check(tls: Tls) -> None:
-    """Raise CertificateError for files that gRPC would only fail over, in some cases with the process."""
-    if (tls.certificate is None) != (tls.key is None):
-        raise CertificateError("a TLS certificate and its key belong together; give both or neither")
-    warnings = check_roots(PemFile("the TLS roots", Path(tls.ca))) if tls.ca is not None else []
-    if tls.certificate is not None and tls.key is not None:
-        certificate = PemFile("the TLS certificate", Path(tls.certificate))
-        warnings += check_pair(certificate, PemFile("the TLS key", Path(tls.key)), "client")
+def _credentials(tls: Tls) -> grpc.ChannelCredentials:
+    """Raise TypeError, ValueError or OSError for files that gRPC would only fail over."""
+    check_text("tls server_name", tls.server_name)
+    if (tls.key is None) != (tls.certificate is None):
+        raise ValueError("tls: certificate and key go together; one of them is missing")
+    roots, key, certificate = (_pem_file(name, getattr(tls, name)) for name in ("ca", "key", "certificate"))
+    warnings = check_roots(roots) if roots else []
+    if certificate and key:
+        warnings += check_pair(certificate, key, "client")
     for warning in warnings:
         logger.warning("%s", warning)
-
-
-def _credentials(tls: Tls) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(
-        root_certificates=_read(tls.ca), private_key=_read(tls.key), certificate_chain=_read(tls.certificate)
+        root_certificates=roots.path.read_bytes() if roots else None,
+        private_key=key.path.read_bytes() if key else None,
+        certificate_chain=certificate.path.read_bytes() if certificate else None,
     )
 
 
-def _read(path: str | Path | None) -> bytes | None:
-    return None if path is None else Path(path).read_bytes()
+def _pem_file(name: str, path: object) -> PemFile | None:
+    if path is None:
+        return None
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"tls {name}: expected the path of a PEM file, not {kind(path)}")
+    return PemFile(f"tls {name}", Path(path))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
 import grpc
 from google.protobuf.message import Message
@@ -16,11 +16,12 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from seqenc.calls import Caller, CallGroup, Exchange, LoneCaller
 from seqenc.channel import Address, Rotation, Stubs, build_connection
+from seqenc.checks import check_text
 from seqenc.decode import decode_model, empty_result, merge_encoded, merge_tokenized
 from seqenc.errors import ReplyTooLargeError, SeqencError, error_from_call
 from seqenc.health import health_of_error, health_of_response
-from seqenc.inputs import build_sequence, build_sequences
-from seqenc.options import build_options
+from seqenc.inputs import build_sequence, build_sequences, each_input
+from seqenc.options import build_options, build_tokenize_options
 from seqenc.requests import Chunk, split
 from seqenc.retry import DEFAULT_RETRY, Attempts, Deadline, RetryPolicy
 from seqenc.settings import ClientSettings
@@ -29,7 +30,6 @@ from seqenc.types import (
     EncodeOptions,
     EncodeResult,
     Encoding,
-    Input,
     Inputs,
     ModelInfo,
     Tls,
@@ -66,6 +66,7 @@ class Client:
         )
         self._channels = connection.open(grpc)
         self._stubs = Rotation([Stubs(channel) for channel in self._channels])
+        self._closed = False
         self._info: ModelInfo | None = None
         self._info_lock = threading.Lock()
 
@@ -89,7 +90,7 @@ class Client:
 
     def encode_stream(
         self,
-        inputs: Iterable[Input],
+        inputs: Inputs,
         *,
         batch_size: int = 64,
         progress: Progress | None = None,
@@ -99,15 +100,18 @@ class Client:
     ) -> Iterator[Encoding]:
         """One Encoding an input, in order, in bounded memory: inputs are read a few batches ahead of the
         results. A broken stream is resumed. progress is called with the number of inputs done.
+
+        Inputs are what encode takes; a file gives its lines, line ends included.
         """
         template = self._settings.template(build_options(**options), request_id)
-        return self._stream(inputs, batch_size, StreamWindow(template, progress), Deadline(deadline_s))
+        window = StreamWindow(template, batch_size, progress)
+        return self._stream(each_input(inputs), window, Deadline(deadline_s))
 
     def tokenize(
         self, inputs: Inputs, *, deadline_s: float | None = None, **options: Unpack[TokenizeOptions]
     ) -> list[Tokenization]:
         """Tokens as encode would see them."""
-        template = self._settings.template(build_options(**options))
+        template = self._settings.template(build_tokenize_options(**options))
         sequences = build_sequences(inputs)
         if not sequences:
             return []
@@ -117,28 +121,26 @@ class Client:
 
     def model(self, *, deadline_s: float | None = None) -> ModelInfo:
         """Asks the server, whose limits the client then keeps to."""
-        request = pb.GetModelRequest(model=self._settings.model)
-        response = self._call("get_model", request, self._settings.deadline(deadline_s))
-        info = decode_model(response.model)
-        with self._info_lock:
-            self._info = info
-        return info
+        return self._ask_model(self._settings.deadline(deadline_s))
 
     def health(self, service: str = "", *, deadline_s: float | None = None) -> str:
         """SERVING, NOT_SERVING or SERVICE_UNKNOWN. Not retried: raises where there is no answer."""
+        check_text("service", service)
+        options = self._call_options(self._settings.deadline(deadline_s))
         try:
-            options = self._call_options(self._settings.deadline(deadline_s))
-            response = self._stubs.next().check_health(StringValue(value=service), **options)
+            response = self._next_stubs().check_health(StringValue(value=service), **options)
         except grpc.RpcError as error:
             return health_of_error(self._settings.connection.explain(error_from_call(error)))
         return health_of_response(response)
 
     def close(self) -> None:
-        """Cancels what is in flight."""
+        """Cancels what is in flight. A closed client stays closed."""
+        self._closed = True
         for channel in self._channels:
             channel.close()
 
     def __enter__(self) -> Client:
+        self._next_stubs()
         return self
 
     def __exit__(
@@ -146,10 +148,25 @@ class Client:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Client cannot be pickled or copied: make one in each process")
+
+    def _next_stubs(self) -> Stubs:
+        if self._closed:
+            raise ValueError("this client is closed: make another")
+        return self._stubs.next()
+
     def _limits(self, deadline: Deadline) -> ModelInfo:
         with self._info_lock:
             info = self._info
-        return info or self.model(deadline_s=deadline.remaining_s())
+        return info or self._ask_model(deadline)
+
+    def _ask_model(self, deadline: Deadline) -> ModelInfo:
+        response = self._call("get_model", pb.GetModelRequest(model=self._settings.model), deadline)
+        info = decode_model(response.model)
+        with self._info_lock:
+            self._info = info
+        return info
 
     def _answers(
         self, rpc: str, build: Callable[[Chunk], Message], chunks: list[Chunk], deadline: Deadline
@@ -182,7 +199,7 @@ class Client:
     ) -> Any:
         attempts = Attempts(self._settings.retry, deadline)
         while True:
-            method = getattr(self._stubs.next(), rpc)
+            method = getattr(self._next_stubs(), rpc)
             try:
                 return caller.invoke(method, request, **self._call_options(deadline))
             except grpc.RpcError as error:
@@ -194,11 +211,9 @@ class Client:
         return {"timeout": deadline.remaining_s(), "metadata": self._settings.connection.metadata}
 
     def _stream(
-        self, inputs: Iterable[Input], batch_size: int, window: StreamWindow, deadline: Deadline
+        self, inputs: Iterable[object], window: StreamWindow, deadline: Deadline
     ) -> Iterator[Encoding]:
-        chunks = split(
-            map(build_sequence, inputs, count()), window.chunker(self._limits(deadline), batch_size)
-        )
+        chunks = split(map(build_sequence, inputs, count()), window.chunker(self._limits(deadline)))
         attempts = Attempts(self._settings.retry, deadline)
         exchange = self._exchange(window, deadline)
         try:
@@ -221,5 +236,5 @@ class Client:
             exchange.close()
 
     def _exchange(self, window: StreamWindow, deadline: Deadline) -> Exchange:
-        method = self._stubs.next().encode_stream
+        method = self._next_stubs().encode_stream
         return Exchange(method, window.requests, **self._call_options(deadline))

@@ -7,15 +7,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from seqenc.checks import check_integer, check_seconds, kind
 from seqenc.errors import SeqencError
 
 
 class Deadline:
-    """A moment by which a whole call, its retries included, must be over; None: never."""
+    """A moment by which a whole call, its retries included, must be over; None: never.
+
+    Raises TypeError or ValueError for what is not a time from now.
+    """
 
     def __init__(self, after_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._moment = None if after_s is None else clock() + after_s
+        self._moment = None
+        if after_s is not None:
+            seconds = check_seconds(
+                "deadline_s", after_s, "a number of seconds over 0 and up to 1e9, or None"
+            )
+            self._moment = clock() + seconds
 
     def remaining_s(self) -> float | None:
         return None if self._moment is None else max(0.0, self._moment - self._clock())
@@ -32,6 +41,13 @@ class RetryPolicy:
     first_delay_s: float = 0.1
     max_delay_s: float = 5.0
     jitter: Callable[[], float] = random.random
+
+    def __post_init__(self) -> None:
+        check_integer("max_attempts", self.max_attempts, "an int of at least 1", range(1, 2**31))
+        for name in ("first_delay_s", "max_delay_s"):
+            check_seconds(name, getattr(self, name), "a number of seconds from 0 to 1e9", zero=True)
+        if not callable(self.jitter):
+            raise TypeError(f"jitter: expected a function that draws from [0, 1), not {kind(self.jitter)}")
 
     def delay_s(self, attempt: int, error: SeqencError) -> float | None:
         """The wait after the attempt-th try, counted from 1, failed; None: give up."""

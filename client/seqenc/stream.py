@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import grpc
 
+from seqenc.checks import check_integer, kind
 from seqenc.decode import check_same_source, failed_encoding, merge_encoded
 from seqenc.errors import SeqencError, UnavailableError, error_from_status
 from seqenc.requests import Chunk, Chunker, RequestTemplate
@@ -22,8 +23,11 @@ Progress = Callable[[int], None]
 class StreamWindow:
     """Holds the messages in flight, which are also what a new stream starts with after the old one broke."""
 
-    def __init__(self, template: RequestTemplate, progress: Progress | None) -> None:
+    def __init__(self, template: RequestTemplate, batch_size: int, progress: Progress | None) -> None:
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress: expected a function of one int, or None, not {kind(progress)}")
         self._template = template
+        self._batch_size = check_integer("batch_size", batch_size, "an int of at least 1", range(1, 2**31))
         self._progress = progress
         self._per_input = template.options.on_error == pb.ON_ERROR_PER_INPUT
         self._unanswered: deque[tuple[Chunk, pb.EncodeRequest]] = deque()
@@ -31,8 +35,8 @@ class StreamWindow:
         self._done = 0
         self.exhausted = False  # no more inputs will come
 
-    def chunker(self, info: ModelInfo, batch_size: int) -> Chunker:
-        return self._template.chunker(info, batch_size)
+    def chunker(self, info: ModelInfo) -> Chunker:
+        return self._template.chunker(info, self._batch_size)
 
     @property
     def wants_more(self) -> bool:

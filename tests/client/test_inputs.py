@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from seqenc import TokenIds
-from seqenc.inputs import build_sequences
+from seqenc.inputs import build_sequences, each_input
 from seqenc.v1 import encoder_pb2 as pb
 
 
@@ -97,3 +97,12 @@ def test_what_is_no_input_is_a_type_error_that_names_it(inputs, message):
 def test_a_value_that_cannot_be_sent_is_a_value_error_that_names_it(inputs, message):
     with pytest.raises(ValueError, match=message):
         build_sequences(inputs)
+
+
+def test_iterators_are_not_drawn_from_before_they_are_asked():
+    drawn = []
+    source = (drawn.append(text) or text for text in "ab")
+    values = iter(each_input(source))
+    assert drawn == []
+    assert next(values) == "a"
+    assert drawn == ["a"]

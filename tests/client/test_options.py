@@ -1,6 +1,6 @@
 import pytest
 
-from seqenc.options import build_options
+from seqenc.options import build_options, build_tokenize_options
 from seqenc.v1 import encoder_pb2 as pb
 
 
@@ -73,3 +73,13 @@ def test_an_unknown_name_is_refused_with_the_known_ones(option, message):
 def test_an_unknown_option_is_refused(option):
     with pytest.raises(TypeError, match="unexpected keyword"):
         build_options(**option)
+
+
+def test_tokenize_has_fewer_options():
+    assert build_tokenize_options(max_tokens=7) == pb.EncodeOptions(max_tokens=7)
+    with pytest.raises(TypeError, match="unexpected keyword 'pooling'"):
+        build_tokenize_options(pooling="cls")
+
+
+def test_limits_are_the_servers_to_judge():
+    assert build_options(dimensions=-1, priority=9) == pb.EncodeOptions(dimensions=-1, priority=9)

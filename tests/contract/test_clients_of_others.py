@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -38,10 +39,17 @@ def triton(
     return json.loads(facts), np.load(target)
 
 
-def run(*command: str | Path, text: str = "") -> str:
+def run(*command: str | Path, text: str = "", environment: Mapping[str, str] | None = None) -> str:
     """What a command prints; fails with what it complains of."""
     done = subprocess.run(
-        command, cwd=ROOT, input=text, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -100,6 +108,21 @@ def assert_same(arrays: Mapping[str, Any], call: str, result: EncodeResult, mask
         assert encoding.attention is not None
         np.testing.assert_allclose(tokens[real], encoding.token_embeddings, atol=1e-6)
         np.testing.assert_allclose(maps[:, :, real][..., real], encoding.attention, atol=1e-6)
+
+
+def test_our_client_runs_beside_tritonclient(
+    server: ServerProcess, client: Client, triton_python: Path
+) -> None:
+    script = (
+        "import json, sys, tritonclient.grpc, seqenc\n"
+        "with seqenc.Client(sys.argv[1]) as client:\n"
+        "    print(json.dumps(client.encode(sys.argv[2:]).embeddings.tolist()))\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT / "client")}
+    printed = run(
+        triton_python, "-W", "error", "-c", script, server.grpc_address, *TEXTS, environment=environment
+    )
+    np.testing.assert_allclose(json.loads(printed), vectors(client.encode(TEXTS)), atol=1e-6)
 
 
 def test_node_prints_our_vectors(server: ServerProcess, client: Client, node_example: Path) -> None:

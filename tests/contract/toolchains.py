@@ -1,4 +1,4 @@
-"""What clients of other makes need, installed under build/ once for each version of their requirements."""
+"""Tools whose packages are not the server's, installed under build/ anew when what they need changes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 NODE_FILES = [HERE / "node" / name for name in ("package.json", "package-lock.json", "encode.mjs")]
 TRITON_REQUIREMENTS = HERE / "tritonclient-requirements.txt"
+PROTOC_REQUIREMENTS = HERE / "protoc-requirements.txt"
 
 
 def tritonclient_python() -> Path:
@@ -25,6 +26,16 @@ def tritonclient_python() -> Path:
 
     venv = install_once(ROOT / "build" / "venvs" / "tritonclient", [TRITON_REQUIREMENTS], install)
     return venv / "bin" / "python"
+
+
+def protoc_folder() -> Path:
+    """A folder for PYTHONPATH with grpc_tools, whose protoc is older than the installed protobuf."""
+
+    def install(folder: Path) -> None:
+        pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+        _run(*pip, "install", "--no-deps", "--target", folder, "--requirement", PROTOC_REQUIREMENTS)
+
+    return install_once(ROOT / "build" / "protoc", [PROTOC_REQUIREMENTS], install)
 
 
 def node_folder() -> Path:

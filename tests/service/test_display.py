@@ -4,6 +4,7 @@ import json
 import grpc
 import numpy as np
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from seqenc import Encoding, InvalidInputError, Token, Tokenization
@@ -84,6 +85,18 @@ def test_many_rows_are_cut_and_counted(console):
 def test_control_characters_do_not_reach_the_terminal(console):
     display.print_encodings(console, ["\x1b[31mred\x07"], [encoding(vector(1))])
     assert "�[31mred�" in output(console)
+
+
+@pytest.mark.parametrize(
+    ("charset", "shown"),
+    [("utf-8", "é 日 …"), ("cp1252", "é \\u65e5 ..."), ("ascii", "\\xe9 \\u65e5 ...")],
+)
+def test_letters_that_an_encoding_lacks_are_escaped_before_columns_are_measured(charset, shown):
+    file = io.TextIOWrapper(io.BytesIO(), charset, write_through=True)
+    display.print_encodings(display.build_console(file), ["é 日 …"], [encoding(vector(1))])
+    header, row = file.buffer.getvalue().decode(charset).splitlines()
+    assert shown in row
+    assert cell_len(header) == cell_len(row)
 
 
 def test_wide_characters_are_cut_to_their_columns(console):

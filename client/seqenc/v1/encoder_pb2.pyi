@@ -3,8 +3,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -139,7 +138,7 @@ class EncodeOptions(_message.Message):
     attention: AttentionOptions
     on_error: OnError
     priority: int
-    def __init__(self, pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., embedding_type: _Optional[_Union[DataType, str]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., max_tokens: _Optional[int] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., token_embeddings: _Optional[bool] = ..., tokens: _Optional[bool] = ..., attention: _Optional[_Union[AttentionOptions, _Mapping]] = ..., on_error: _Optional[_Union[OnError, str]] = ..., priority: _Optional[int] = ...) -> None: ...
+    def __init__(self, pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., embedding_type: _Optional[_Union[DataType, str]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., max_tokens: _Optional[int] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., token_embeddings: bool = ..., tokens: bool = ..., attention: _Optional[_Union[AttentionOptions, _Mapping]] = ..., on_error: _Optional[_Union[OnError, str]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class AttentionOptions(_message.Message):
     __slots__ = ("layers", "heads", "reduction", "type")
@@ -209,7 +208,7 @@ class Encoding(_message.Message):
     token_embeddings: Tensor
     attention: Tensor
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
-    def __init__(self, status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., token_count: _Optional[int] = ..., unknown_token_count: _Optional[int] = ..., truncated: _Optional[bool] = ..., token_embeddings: _Optional[_Union[Tensor, _Mapping]] = ..., attention: _Optional[_Union[Tensor, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., token_count: _Optional[int] = ..., unknown_token_count: _Optional[int] = ..., truncated: bool = ..., token_embeddings: _Optional[_Union[Tensor, _Mapping]] = ..., attention: _Optional[_Union[Tensor, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("id", "text", "start", "end", "special", "segment")
@@ -225,7 +224,7 @@ class Token(_message.Message):
     end: int
     special: bool
     segment: int
-    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., special: _Optional[bool] = ..., segment: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., special: bool = ..., segment: _Optional[int] = ...) -> None: ...
 
 class Timing(_message.Message):
     __slots__ = ("tokenize_seconds", "queue_seconds", "inference_seconds", "total_seconds")
@@ -263,7 +262,7 @@ class TokenizedSequence(_message.Message):
     status: _status_pb2.Status
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     truncated: bool
-    def __init__(self, status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., truncated: _Optional[bool] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., truncated: bool = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ("model",)
@@ -326,4 +325,4 @@ class Model(_message.Message):
     max_message_bytes: int
     fidelity: float
     default_prompt_name: str
-    def __init__(self, name: _Optional[str] = ..., revision: _Optional[str] = ..., family: _Optional[str] = ..., hidden_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., layer_count: _Optional[int] = ..., head_count: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_positions: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., prompts: _Optional[_Mapping[str, str]] = ..., precision: _Optional[str] = ..., provider: _Optional[str] = ..., attention_maps: _Optional[bool] = ..., max_input_count: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., fidelity: _Optional[float] = ..., default_prompt_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., revision: _Optional[str] = ..., family: _Optional[str] = ..., hidden_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., layer_count: _Optional[int] = ..., head_count: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_positions: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., precision: _Optional[str] = ..., provider: _Optional[str] = ..., attention_maps: bool = ..., max_input_count: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., fidelity: _Optional[float] = ..., default_prompt_name: _Optional[str] = ...) -> None: ...
