@@ -142,12 +142,17 @@ def test_max_seq_length_is_kept_within_the_positions(
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_do_lower_case(lowercase: bool, sentence_model: Any) -> None:
-    tokenizer = sentence_model.json("tokenizer.json")
-    tokenizer["normalizer"]["lowercase"] = False
-    sentence_model.write_json("tokenizer.json", tokenizer)
+    (sentence_model.path / "added_tokens.json").unlink()
+    sentence_model.edit_json("tokenizer_config.json", do_lower_case=False)
     sentence_model.write_json("sentence_bert_config.json", {"do_lower_case": lowercase})
     tokens = load_checkpoint(sentence_model.path).tokenizer.encode("The Cat").tokens
     assert (tokens == ["[CLS]", "the", "cat", "[SEP]"]) is lowercase
+
+
+def test_the_transformer_file_may_have_the_name_of_another_model(sentence_model: Any) -> None:
+    (sentence_model.path / "sentence_bert_config.json").unlink(missing_ok=True)
+    sentence_model.write_json("sentence_xlm-roberta_config.json", {"max_seq_length": 7})
+    assert defaults_of(sentence_model).max_tokens == 7
 
 
 def test_own_fields(tiny_native: Path, editable: Editable) -> None:
