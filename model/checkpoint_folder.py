@@ -11,7 +11,6 @@ _SENTENCE_TRANSFORMERS = (
     "config_sentence_transformers.json",
     "[0-9]_*/config.json",
 )
-_TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 
 
 class CheckpointError(ValueError):
@@ -31,10 +30,6 @@ def check_folder(folder: Path, layout: Layout) -> None:
         _refuse_own_code(encoder / file)
     if not layout.is_sentence_transformer:
         _refuse_leftovers(folder)
-    elif (settings := _named(encoder, ("sentence_*_config.json",))) and _TRANSFORMER_SETTINGS not in settings:
-        raise CheckpointError(
-            f"{encoder} has {settings[0]}, which is not read; rename it to {_TRANSFORMER_SETTINGS}"
-        )
 
 
 def _refuse_adapter(folder: Path) -> None:

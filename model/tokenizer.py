@@ -93,7 +93,12 @@ def _read_stored(path: Path) -> Tokenizer | None:
 
 
 def _as_stored(stored: Tokenizer, settings: TokenizerSettings) -> Tokenizer:
-    splitter = json.loads(stored.to_str())["pre_tokenizer"] or {}
+    definition = json.loads(stored.to_str())
+    if dropout := definition["model"].get("dropout"):
+        raise TokenizerError(
+            f"{TOKENIZER}: the model's dropout is {dropout}, which gives other ids each time; set it to null"
+        )
+    splitter = definition["pre_tokenizer"] or {}
     prefix = settings.values.get("add_prefix_space")
     if prefix is not None and splitter.get("add_prefix_space", prefix) != prefix:
         raise TokenizerError(

@@ -45,8 +45,11 @@ def edit_tokenizer(**changes: object) -> Spoil:
     def change(folder: Path) -> None:
         path = folder / "tokenizer.json"
         tokenizer = json.loads(path.read_text())
-        path.write_text(json.dumps({**tokenizer, "model": {**tokenizer["model"], **changes}}))
-        edit("tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")(folder)
+        tokenizer |= {"model": {**tokenizer["model"], **changes}, "added_tokens": [], "post_processor": None}
+        path.write_text(json.dumps(tokenizer))
+        for name in ("added_tokens.json", "special_tokens_map.json"):
+            (folder / name).unlink(missing_ok=True)
+        write("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})(folder)
 
     return change
 
@@ -159,13 +162,6 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
         write("config_sentence_transformers.json", {"prompts": {"q": "q: "}}),
         "config_sentence_transformers.json of sentence-transformers, but no modules.json",
     ),
-    "settings of an older name": (
-        lambda folder: (
-            modules(TRANSFORMER)(folder),
-            write("sentence_roberta_config.json", {"max_seq_length": 8})(folder),
-        ),
-        "sentence_roberta_config.json, which is not read; rename it to sentence_bert_config.json",
-    ),
     "whole and sharded": (
         lambda folder: (shard()(folder), copy_shard(folder, "model.safetensors")),
         "has both model.safetensors and model.safetensors.index.json",
@@ -222,8 +218,12 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
         edit_tokenizer(type="BPE", vocab={"a": 0}, merges=[], unk_token=UNK),
         "tokenizer.json: unk_token is '<unk>', which is not in the vocabulary",
     ),
+    "random merges": (
+        edit_tokenizer(type="BPE", vocab={"a": 0}, merges=[], dropout=0.1, unk_token=None),
+        "tokenizer.json: the model's dropout is 0.1, which gives other ids each time",
+    ),
     "no unknown token in Unigram": (
-        lambda folder: edit("tokenizer.json", model=UNIGRAM)(folder),
+        edit_tokenizer(**UNIGRAM),
         "tokenizer.json: unk_id is not set",
     ),
 }
