@@ -10,6 +10,7 @@ line is a row and " is a character like any other. A \r that does not end a line
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -91,48 +92,62 @@ def _split_plain(source: Source, lines: Iterable[Line]) -> Iterator[Row]:
 
 
 def _split_quoted(source: Source, lines: Iterable[Line]) -> Iterator[Row]:
-    """Only lines with a quote, and those that a quoted field goes on to, need the csv module."""
-    csv.field_size_limit(MAX_LINE_BYTES)
+    """Lines up to the first quote do not need the csv module, which is slower."""
     delimiter = _DELIMITERS[source.format]
     numbered = enumerate(lines, 1)
-    number = size = position = 0
-    record: list[str] = []  # the lines of a row with quotes, of which the reader has so many:
-    fed = 0
-
-    def feed() -> Iterator[str]:
-        nonlocal number, size, position, fed
-        while True:
-            if fed == len(record):
-                if (following := next(numbered, None)) is None:
-                    return
-                number, (content, length, position) = following
-                size += length
-                record.append(_protect_returns(_decode(source, number, content)))
-            fed += 1
-            yield record[-1]
-
-    reader = csv.reader(feed(), delimiter=delimiter, strict=True)
     for number, (content, size, position) in numbered:
         text = _decode(source, number, content)
-        if '"' not in text:
-            yield Row(_split_at(delimiter, text), size, position, number)
-            continue
-        if text.count("\r") > text.endswith("\r\n"):
-            text = _protect_returns(text)
-        record, fed, problem = [text], 0, None
+        if '"' in text:
+            yield from _split_with_csv(
+                source, itertools.chain([(number, Line(content, size, position))], numbered)
+            )
+            return
+        yield Row(_split_at(delimiter, text), size, position, number)
+
+
+def _split_with_csv(source: Source, numbered: Iterable[tuple[int, Line]]) -> Iterator[Row]:
+    csv.field_size_limit(MAX_LINE_BYTES)
+    delimiter = _DELIMITERS[source.format]
+    record: list[str] = []  # the lines of the row that is being read
+    number = size = position = 0
+    has_returns = is_end = False
+
+    def decoded() -> Iterator[str]:
+        nonlocal number, size, position, has_returns, is_end
+        for number, (content, size, position) in numbered:  # noqa: B007
+            text = _decode(source, number, content)
+            if text.count("\r") > text.endswith("\r\n"):
+                text, has_returns = _protect_returns(text), True
+            record.append(text)
+            yield text
+        is_end = True
+
+    def take(fields: list[str], problem: str | None = None) -> Row:
+        nonlocal has_returns
+        if has_returns:
+            fields, has_returns = [field.replace(_RETURN, "\r") for field in fields], False
+        row = Row(
+            fields,
+            size if len(record) == 1 else sum(map(len, record)),
+            position,
+            number,
+            len(record),
+            problem,
+        )
+        record.clear()
+        return row
+
+    reader = csv.reader(decoded(), delimiter=delimiter, strict=True)
+    while not is_end:
         try:
-            fields = next(reader)
+            yield from map(take, reader)
         except csv.Error:
             malformed = _split_one_line(record, delimiter)
             if malformed is None:
-                is_end = next(numbered, None) is None
                 raise _describe_open_quote(source, record, number, is_end) from None
             # The reader begins anew with the next line.
             reason = f'line {number} has text after the closing quote of a field; write "" for a " inside'
-            fields, problem = malformed, INVALID_RECORD.format(reason=reason)
-        if len(record) > 1 or _RETURN in text:
-            fields = [field.replace(_RETURN, "\r") for field in fields]
-        yield Row(fields, size, position, number, len(record), problem)
+            yield take(malformed, INVALID_RECORD.format(reason=reason))
 
 
 def _decode(source: Source, number: int, content: bytes | None) -> str:
