@@ -28,6 +28,7 @@ from service.errors import StartError
 from service.job_settings import JobSettings
 
 _USAGE_EXIT_STATUS = 2
+_INTERRUPTED_EXIT_STATUS = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,12 @@ def run_health(settings: HealthSettings) -> int:
     return commands.run_health(settings)
 
 
+def run_probe(_: CommandSettings) -> int:
+    from service.probe import probe
+
+    return probe()
+
+
 def run_job(settings: JobSettings) -> int:
     from service.jobs import command
 
@@ -87,6 +94,11 @@ COMMANDS = {
     "tokenize": Command(TokenizeSettings, run_tokenize, "print the tokens of texts"),
     "job": Command(JobSettings, run_job, "write the vectors of files of texts, and go on where it stopped"),
     "health": Command(HealthSettings, run_health, "ask whether a server takes calls; exit status 0 if so"),
+    "probe": Command(
+        CommandSettings,
+        run_probe,
+        "ask the server beside this command, at its own --http-address; for a container's health check",
+    ),
 }
 
 
@@ -110,6 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StartError as error:
         print(f"seqenc: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("seqenc: interrupted", file=sys.stderr)
+        return _INTERRUPTED_EXIT_STATUS
 
 
 def build_parser() -> argparse.ArgumentParser:
