@@ -11,7 +11,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
+
+_IMPORT_POLL_S = 0.05
 
 
 def run_seqenc() -> int:
@@ -39,19 +42,8 @@ def run_seqenc_model() -> int:
 
 def _run(command: Callable[[], int], *, serves: bool = False) -> int:
     """Return the command's exit status, or 128 + n when it was ended by signal n."""
-    received = 0
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal received
-        if serves:
-            os._exit(0)  # It has taken no call, so there is nothing to drain.
-        # Not every library lets a KeyboardInterrupt through while it is imported.
-        if received or _is_importing(frame):
-            os._exit(128 + number)
-        received = number
-        raise KeyboardInterrupt
-
-    _handle_signals(on_signal, hangup=serves)
+    interruption = _Interruption()
+    _handle_signals(_end_at_once if serves else interruption.take, hangup=serves)
     _open_closed_streams()
     try:
         status = command()
@@ -64,9 +56,9 @@ def _run(command: Callable[[], int], *, serves: bool = False) -> int:
             raise
         status = _complain(error)
     status = _flush() or status
-    if received:
-        status = 128 + received
-    if received or _has_daemon_threads():
+    if interruption.number:
+        status = 128 + interruption.number
+    if interruption.number or _has_daemon_threads():
         # When the interpreter ends by itself, a thread that comes back from C++ (ONNX Runtime that loads a
         # model) is ended by unwinding its stack, C++ forbids that, and the process aborts. Nothing is lost
         # here: the command has finished its work.
@@ -81,10 +73,45 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None], *, hangup:
             signal.signal(number, handler)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+def _end_at_once(_number: int, _frame: FrameType | None) -> None:
+    """End a server that has taken no call yet, so that there is nothing to drain."""
+    os._exit(0)
+
+
+class _Interruption:
+    """Makes a KeyboardInterrupt of the first signal, for the command to clean up, and ends at the second.
+
+    `number` is the first signal's, 0 before it comes. A library that is being imported may drop a
+    KeyboardInterrupt or make another error of it. Our own imports come before there is anything to clean up,
+    so a signal then ends the process; those that a library makes while it works are waited for.
+    """
+
+    number = 0
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        if self.number:
+            os._exit(128 + number)
+        self.number = number
+        self._interrupt(frame)
+
+    def _interrupt(self, frame: FrameType | None) -> None:
+        importer = _find_importer(frame)
+        if importer is None:
+            raise KeyboardInterrupt
+        if importer.partition(".")[0] in ("seqenc_process", "service", "model"):
+            os._exit(128 + self.number)
+        signal.signal(signal.SIGALRM, lambda _, frame: self._interrupt(frame))
+        signal.setitimer(signal.ITIMER_REAL, _IMPORT_POLL_S)
+
+
+def _find_importer(frame: FrameType | None) -> str | None:
+    """Return the name of the module whose import is under way, the outermost of several."""
+    importer = None
+    while frame and frame.f_back:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            importer = str(frame.f_back.f_globals.get("__name__"))
         frame = frame.f_back
-    return frame is not None
+    return importer
 
 
 def _open_closed_streams() -> None:
@@ -108,7 +135,9 @@ def _flush() -> int:
 def _complain(error: OSError) -> int:
     """Name what kept the command from printing; a reader that has left, as `head` does, knows why."""
     if not isinstance(error, BrokenPipeError):
-        print(f"{os.path.basename(sys.argv[0])}: standard output: {error.strerror or error}", file=sys.stderr)
+        with suppress(OSError):
+            name = os.path.basename(sys.argv[0])
+            print(f"{name}: standard output cannot be written: {error.strerror or error}", file=sys.stderr)
     return 1
 
 
