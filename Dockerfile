@@ -12,7 +12,7 @@ ARG NO_MODEL=
 FROM ${PYTHON_IMAGE} AS sources
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
-COPY constraints.txt pyproject.toml README.md LICENSE ./
+COPY constraints.txt pyproject.toml seqenc_process.py README.md LICENSE ./
 COPY deploy/image/cuda-requirements.txt deploy/image/
 COPY client client
 COPY model model
@@ -71,7 +71,7 @@ EXPOSE 50051 9090
 USER 10001:10001
 WORKDIR /tmp
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=6s --start-period=120s --retries=3 CMD ["seqenc", "health"]
+HEALTHCHECK --interval=10s --timeout=6s --start-period=120s --retries=3 CMD ["seqenc", "probe"]
 ENTRYPOINT ["seqenc"]
 CMD ["serve", "--artifact", "/artifacts/model"]
 

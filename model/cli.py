@@ -3,7 +3,6 @@
 import argparse
 import io
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _export(options: argparse.Namespace) -> None:
-    with _progress() as report, _cleanly_terminated():
+    with _progress() as report:
         from model.artifact import check_target
         from model.source import resolve_source
 
@@ -142,16 +141,6 @@ def _progress() -> Iterator[Report]:
             status.update(stage)
 
         yield report
-
-
-@contextmanager
-def _cleanly_terminated() -> Iterator[None]:
-    """SIGTERM leaves by way of the clean-up that an error takes."""
-    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 if __name__ == "__main__":

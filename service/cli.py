@@ -30,6 +30,7 @@ from service.job_settings import JobSettings
 
 _USAGE_EXIT_STATUS = 2
 _INTERRUPTED_EXIT_STATUS = 130
+_ESCAPE = "backslashreplace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,12 @@ def run_health(settings: HealthSettings) -> int:
     return commands.run_health(settings)
 
 
+def run_probe(_: CommandSettings) -> int:
+    from service.probe import probe
+
+    return probe()
+
+
 def run_job(settings: JobSettings) -> int:
     from service.jobs import command
 
@@ -89,6 +96,11 @@ COMMANDS = {
     "tokenize": Command(TokenizeSettings, run_tokenize, "print the tokens of texts"),
     "job": Command(JobSettings, run_job, "write the vectors of files of texts, and go on where it stopped"),
     "health": Command(HealthSettings, run_health, "ask whether a server takes calls; exit status 0 if so"),
+    "probe": Command(
+        CommandSettings,
+        run_probe,
+        "ask the server beside this command, at its own --http-address; for a container's health check",
+    ),
 }
 
 
@@ -128,13 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_anything() -> None:
-    """What a terminal's encoding lacks is printed as an escape; what a closed stream is to take is lost."""
-    for name in ("stdin", "stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape" if name == "stdin" else "backslashreplace")
+    """Let what a terminal's encoding lacks be printed as an escape."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, _ESCAPE), (sys.stderr, _ESCAPE)):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def build_parser() -> argparse.ArgumentParser:

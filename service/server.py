@@ -40,7 +40,10 @@ def run_server(settings: ServeSettings) -> int:
 
 
 async def serve(settings: ServeSettings) -> None:
-    """Returns once the server has drained after SIGTERM or SIGINT; raises StartError."""
+    """Return once the server has drained after SIGTERM, SIGINT or SIGHUP; raise StartError.
+
+    A thread that loads the model may still run then; `seqenc_process` ends the process under it.
+    """
     log_event(logger, logging.INFO, "starting", **settings.model_dump(mode="json"))
     metrics, lifecycle = Metrics(), Lifecycle()
     stop = _stop_on_signals()
@@ -59,7 +62,8 @@ async def serve(settings: ServeSettings) -> None:
                 await _end_at_once(pipeline, grpc_server, lifecycle)
             await _end_if_stuck(pipeline)
         else:
-            await _drain(settings, grpc_server, lifecycle)
+            # It was never SERVING, so no client has to notice that it leaves.
+            log_event(logger, logging.INFO, "stopped before it was ready")
     finally:
         await grpc_server.stop(0)
         await http_server.stop()
@@ -152,7 +156,10 @@ async def _end_at_once(pipeline: Pipeline, grpc_server: GrpcServer, lifecycle: L
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """An event set by the first SIGTERM or SIGINT; a second one ends the process at once."""
+    """An event set by the first SIGTERM, SIGINT or SIGHUP; a second one ends the process at once.
+
+    SIGHUP has nothing to reload, as certificates and tokens are re-read when they change.
+    """
     stop = asyncio.Event()
 
     def on_signal() -> None:
@@ -161,14 +168,18 @@ def _stop_on_signals() -> asyncio.Event:
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGTERM, on_signal)
+    loop.add_signal_handler(signal.SIGINT, on_signal)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` asks
+        loop.add_signal_handler(signal.SIGHUP, on_signal)
     return stop
 
 
 async def _in_daemon_thread(function: Callable[[], Result]) -> Result:
     """Runs on a thread that does not keep the process from ending."""
     future: Future[Result] = Future()
+    # The thread cannot be stopped, so its result must not be refused either.
+    future.set_running_or_notify_cancel()
 
     def run() -> None:
         try:

@@ -83,7 +83,7 @@ def check(image: str) -> None:
         with _started(root, config) as server:
             _wait_until_ready(server)
             print(f"ready after {time.monotonic() - started:.1f} s")
-            _require(server.run("seqenc", "health").returncode == 0, "its health check fails")
+            _require(server.run(*config["Healthcheck"]["Test"][1:]).returncode == 0, "its health check fails")
             _check_encodes(server)
             _check_is_closed(server)
             os.kill(server.pid, signal.SIGTERM)

@@ -47,7 +47,7 @@ def test_commands_are_in_exec_form_and_exist() -> None:
     commands = [yaml.safe_load(form) for form in forms.values()]
     check, entry, arguments = commands
     assert [check[0], *entry] == ["seqenc", "seqenc"]
-    assert build_parser().parse_args(check[1:]).command == "health"
+    assert build_parser().parse_args(check[1:]).command == "probe"
     assert build_parser().parse_args(arguments).command == "serve"
 
 

@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Any
 
-from service.cli import main
+from seqenc_process import run_seqenc
 from service.jobs.state import JobFolder
 
 
@@ -25,4 +25,4 @@ def hold_after(shards: int) -> None:
 
 if __name__ == "__main__":
     hold_after(int(sys.argv.pop(1)))
-    sys.exit(main())
+    sys.exit(run_seqenc())

@@ -122,10 +122,12 @@ def test_a_bad_checkpoint_leaves_nothing(tiny_bert: Path, editable: Editable, tm
 
 # Gets no further than to its first graph, so that it cannot end by itself.
 HELD = """
+import sys
 import threading
-from model import cli, export
+from model import export
+from seqenc_process import run_seqenc_model
 export.build_graphs = lambda _: threading.Event().wait()
-cli.main()
+sys.exit(run_seqenc_model())
 """
 
 
