@@ -203,7 +203,7 @@ def test_a_command_says_so(files: Files, capsys: pytest.CaptureFixture[str]) -> 
     files.write(b"", GOOD_KEY)
     flags = ["--address", "localhost:1", *files.server_flags]
     for command in (["health"], ["encode", "a"]):
-        assert main([*command, *flags]) == 1
+        assert main([*command, *flags]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert f"certificate {files.certificate} is empty" in line
 
