@@ -15,7 +15,7 @@ import pytest
 from e2e.server_process import LOCAL, ServerProcess, clean_environment
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("model", "service", "client", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("model", "service", "seqenc_process.py", "client", "pyproject.toml", "README.md", "LICENSE")
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
 ENCODE = """
 import sys
@@ -23,6 +23,12 @@ from seqenc import Client
 with Client(sys.argv[1]) as client:
     print(client.encode("The bank of the river was muddy.").embeddings.shape)
 """
+
+
+def pip(runtime: Path, *arguments: str | Path, cwd: Path = ROOT) -> str:
+    """Run this interpreter's pip on the environment, which has none of its own."""
+    command = [sys.executable, "-m", "pip", "--python", runtime / "python", *arguments]
+    return subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -34,19 +40,11 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / name, folder / name, ignore=NOT_SOURCES)
         else:
             shutil.copy(ROOT / name, folder)
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    install: list[str | Path] = [
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "-c",
-        ROOT / "constraints.txt",
-        "./client",
-        ".[cpu]",
-    ]
-    subprocess.run([folder / "venv/bin/python", *install], cwd=folder, check=True)
-    return folder / "venv" / "bin"
+    venv = folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    install = ["install", "-q", "--no-compile", "-c", ROOT / "constraints.txt", "./client", ".[cpu]"]
+    pip(venv / "bin", *install, cwd=folder)
+    return venv / "bin"
 
 
 @pytest.fixture
@@ -59,13 +57,11 @@ def runtime_server(runtime: Path, tiny_artifact: Path) -> Iterator[ServerProcess
 
 
 def test_nothing_of_build_time_is_installed(runtime: Path) -> None:
-    listing = subprocess.run(
-        [runtime / "python", "-m", "pip", "list", "--format", "json"], capture_output=True, check=True
-    )
-    installed = {package["name"].lower() for package in json.loads(listing.stdout)}
+    listing = pip(runtime, "list", "--format", "json")
+    installed = {package["name"].lower() for package in json.loads(listing)}
     assert {"seqenc", "seqenc-client", "onnxruntime"} <= installed
     assert installed.isdisjoint({"torch", "onnx", "onnxscript", "transformers", "safetensors"})
-    subprocess.run([runtime / "python", "-m", "pip", "check"], check=True)
+    pip(runtime, "check")
 
 
 def test_the_packages_are_whole(runtime: Path) -> None:
