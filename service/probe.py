@@ -26,8 +26,10 @@ def probe() -> int:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
+        if not (host and port.isdecimal()):
+            raise ValueError("expected host:port")
         answer = _get("/readyz", _ANY_ADDRESS.get(host, host), int(port))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         print(f"seqenc probe: the server cannot be asked at {_FLAG} {address}: {error}", file=sys.stderr)
         return 1
     head, _, body = answer.partition(b"\r\n\r\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 WORDS = st.sampled_from(["the", "of", "and", "word", "zebra", "[SEP]", "é", "中", "!", "\x00", "\n", "💩"])
 
 
+@cache
 def often(usual: st.SearchStrategy[Any], seldom: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """A call has so many parts that one in 40 makes every third call wrong."""
     return st.sampled_from([usual] * 39 + [seldom]).flatmap(lambda chosen: chosen)
 
 
+@cache
 def texts() -> st.SearchStrategy[str]:
     words = st.lists(WORDS, max_size=12).map(" ".join)
     long = st.integers(50, 400).map(lambda count: "word " * count)
@@ -39,6 +42,7 @@ def token_ids(draw: st.DrawFn) -> pb.TokenIds:
     return pb.TokenIds(ids=draw(often(st.just(ids), st.just([]))), attention_mask=mask, type_ids=types)
 
 
+@cache
 def sequences() -> st.SearchStrategy[pb.Sequence]:
     text = texts().map(lambda text: pb.Sequence(text=text))
     pair = st.tuples(texts(), texts()).map(
@@ -60,6 +64,7 @@ def attentions(draw: st.DrawFn) -> pb.AttentionOptions:
     return pb.AttentionOptions(**options)
 
 
+@cache
 def optional(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(st.none(), strategy)
 

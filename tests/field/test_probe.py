@@ -138,3 +138,13 @@ def test_a_flag_of_process_1_wins_over_the_variable(flag: str) -> None:
         command = [*isolated, "sh", "-c", script, "sh", health_check()[0], "serve", *flags]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_S)
     assert ran.stdout == "ready\n0\n", ran.stderr
+
+
+@pytest.mark.parametrize("address", ["garbage", ":9090", "localhost:http", "[::1"])
+def test_an_address_that_is_none_is_named(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SEQENC_HTTP_ADDRESS", address)
+    assert main(["probe"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--http-address {address}: " in line
