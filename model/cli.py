@@ -145,3 +145,9 @@ def _progress() -> Iterator[Report]:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+if __name__ == "__main__":
+    from seqenc_process import run_seqenc_model
+
+    sys.exit(run_seqenc_model())

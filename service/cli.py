@@ -216,3 +216,9 @@ def _metavar(annotation: Any) -> str:
 
 def _show(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+if __name__ == "__main__":
+    from seqenc_process import run_seqenc
+
+    sys.exit(run_seqenc())

@@ -15,8 +15,13 @@ def open_client(
     deadline_s: float | None = None,
     retry: RetryPolicy = DEFAULT_RETRY,
 ) -> Client:
-    """`address` in place of the settings' own. Raises OSError for a file that cannot be read."""
-    token = settings.token_file.read_text().strip() if settings.token_file else None
+    """`address` in place of the settings' own. Raise OSError or ValueError for unusable files."""
+    try:
+        token = settings.token_file.read_text("utf-8").strip() if settings.token_file else None
+    except UnicodeError:
+        raise ValueError(
+            f"--token-file {settings.token_file} is not text; name a file with the token alone"
+        ) from None
     return Client(
         address or settings.address,
         tls=_tls(settings),

@@ -53,10 +53,11 @@ class CertificateError(ValueError):
 
 @dataclass(frozen=True)
 class PemFile:
-    """name is what its user calls it: a flag, an argument."""
+    """name is what its user calls it: a flag, an argument. A pipe gives its data only once."""
 
     name: str
     path: Path
+    data: bytes
 
     def __str__(self) -> str:
         return f"{self.name} {self.path}"
@@ -73,10 +74,15 @@ def check_pair(certificate: PemFile, key: PemFile, side: Literal["server", "clie
     wrong_purpose = _wrong_purpose(certificate, chain[0], side)
     if wrong_purpose and side == "server":
         raise CertificateError(wrong_purpose)
-    keys = key.path.read_bytes()
-    if b"ENCRYPTED" in keys:
+    if b"ENCRYPTED" in key.data:
         raise CertificateError(f"{key} is encrypted; decrypt it with `openssl pkey`")
-    _check_is_pem(key, keys, _KEY, "a private key")
+    _check_is_pem(key, _KEY, "a private key")
+    if certificate.path.is_file() and key.path.is_file():
+        _check_belong_together(certificate, key)
+    return ([wrong_purpose] if wrong_purpose else []) + _outdated(certificate, chain)
+
+
+def _check_belong_together(certificate: PemFile, key: PemFile) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # Whether a key is long enough is for its owner to say, not for how OpenSSL was built.
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
@@ -87,7 +93,6 @@ def check_pair(certificate: PemFile, key: PemFile, side: Literal["server", "clie
             f"{certificate} and {key} cannot be used together ({_reason(error)}); name a PEM certificate "
             "chain that begins with the key's own certificate, and its unencrypted PEM key"
         ) from error
-    return ([wrong_purpose] if wrong_purpose else []) + _outdated(certificate, chain)
 
 
 def check_roots(roots: PemFile) -> list[str]:
@@ -102,11 +107,10 @@ def check_roots(roots: PemFile) -> list[str]:
 
 def _read_certificates(file: PemFile) -> list[bytes]:
     """The certificates in DER, at least one."""
-    data = file.path.read_bytes()
-    _check_is_pem(file, data, _CERTIFICATE, "a certificate")
+    _check_is_pem(file, _CERTIFICATE, "a certificate")
     certificates = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    for place, block in enumerate(_CERTIFICATE.findall(data), 1):
+    for place, block in enumerate(_CERTIFICATE.findall(file.data), 1):
         try:
             certificates.append(binascii.a2b_base64(block))
             context.load_verify_locations(cadata=certificates[-1])
@@ -115,7 +119,8 @@ def _read_certificates(file: PemFile) -> list[bytes]:
     return certificates
 
 
-def _check_is_pem(file: PemFile, data: bytes, block: re.Pattern[bytes], expected: str) -> None:
+def _check_is_pem(file: PemFile, block: re.Pattern[bytes], expected: str) -> None:
+    data = file.data
     if block.search(data) and _BYTE_ORDER_MARK + b"-----BEGIN" not in data:
         return
     if not data.strip():

@@ -212,9 +212,9 @@ def _credentials(tls: Tls) -> grpc.ChannelCredentials:
     for warning in warnings:
         logger.warning("%s", warning)
     return grpc.ssl_channel_credentials(
-        root_certificates=roots.path.read_bytes() if roots else None,
-        private_key=key.path.read_bytes() if key else None,
-        certificate_chain=certificate.path.read_bytes() if certificate else None,
+        root_certificates=roots.data if roots else None,
+        private_key=key.data if key else None,
+        certificate_chain=certificate.data if certificate else None,
     )
 
 
@@ -223,4 +223,4 @@ def _pem_file(name: str, path: object) -> PemFile | None:
         return None
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"tls {name}: expected the path of a PEM file, not {kind(path)}")
-    return PemFile(f"tls {name}", Path(path))
+    return PemFile(f"tls {name}", Path(path), Path(path).read_bytes())

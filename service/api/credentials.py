@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import grpc
 
@@ -19,10 +20,8 @@ def load_credentials(settings: ServeSettings) -> grpc.ServerCredentials | None:
     """None for a server without TLS; raises StartError for files that cannot be used."""
     if not (settings.tls_certificate and settings.tls_key):
         return None
-    certificate = PemFile("--tls-certificate", settings.tls_certificate)
-    key = PemFile("--tls-key", settings.tls_key)
-    roots = PemFile("--tls-client-ca", settings.tls_client_ca) if settings.tls_client_ca else None
-    paths = [file.path for file in (certificate, key, roots) if file]
+    certificate, key, roots = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
+    paths = [path for path in (certificate, key, roots) if path]
     certificates = Rereading("the TLS certificates", paths, lambda: _load(certificate, key, roots))
     given = certificates.current()
 
@@ -40,16 +39,22 @@ def load_credentials(settings: ServeSettings) -> grpc.ServerCredentials | None:
     )
 
 
-def _load(certificate: PemFile, key: PemFile, roots: PemFile | None) -> grpc.ServerCertificateConfiguration:
-    chain = read_file(certificate.name, certificate.path)
-    secret = read_file(key.name, key.path)
-    trusted = read_file(roots.name, roots.path) if roots else None
+def _load(certificate: Path, key: Path, roots: Path | None) -> grpc.ServerCertificateConfiguration:
+    chain = _read("--tls-certificate", certificate)
+    secret = _read("--tls-key", key)
+    trusted = _read("--tls-client-ca", roots) if roots else None
     try:
-        warnings = check_pair(certificate, key, "server")
-        if roots:
-            warnings += check_roots(roots)
+        warnings = check_pair(chain, secret, "server")
+        if trusted:
+            warnings += check_roots(trusted)
     except (ValueError, OSError) as error:
         raise StartError(str(error)) from error
     for warning in warnings:
         log_event(logger, logging.WARNING, "clients will not connect", reason=warning)
-    return grpc.ssl_server_certificate_configuration([(secret, chain)], trusted)
+    return grpc.ssl_server_certificate_configuration(
+        [(secret.data, chain.data)], trusted.data if trusted else None
+    )
+
+
+def _read(flag: str, path: Path) -> PemFile:
+    return PemFile(flag, path, read_file(flag, path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Callable
@@ -216,6 +217,24 @@ def test_roots_that_cannot_be_used(files: Files, roots: bytes, capsys: pytest.Ca
     )
     with pytest.raises(ValueError, match=str(files.roots)):
         Client("localhost:1", tls=files.roots)
+
+
+def test_a_client_reads_pipes_once(files: Files, tiny_artifact: Path) -> None:
+    """As a shell gives them for `--tls-ca <(command)`."""
+    files.write(GOOD, GOOD_KEY)
+    pipes: list[int] = []
+    for path in (files.roots, files.certificate, files.key):
+        read, write = os.pipe()
+        os.write(write, path.read_bytes())
+        os.close(write)
+        pipes.append(read)
+    tls = Tls(*(f"/dev/fd/{pipe}" for pipe in pipes), server_name="localhost")
+    mutual = ("--tls-client-ca", str(files.roots))
+    with (
+        start_server(tiny_artifact, *files.server_flags, *mutual) as server,
+        Client(server.grpc_address, tls=tls) as client,
+    ):
+        assert client.health() == "SERVING"
 
 
 def test_a_client_needs_certificate_and_key(files: Files) -> None:

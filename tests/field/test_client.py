@@ -346,6 +346,13 @@ def test_on_the_command_line_they_are_wrong_usage(capsys: Any, flags: list[str],
     assert "secret" not in error
 
 
+def test_a_token_file_that_is_not_text_is_named(capsys: Any, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(b"\xff\xfesecret")
+    assert cli.main(["health", "--token-file", str(file)]) == 2
+    assert f"--token-file {file} is not text" in capsys.readouterr().err
+
+
 async def use(client: AsyncClient) -> list[int]:
     result = await client.encode(["a", "b"])
     streamed = [encoding async for encoding in client.encode_stream(["a", "b", "c"])]

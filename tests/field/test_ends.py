@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,6 +124,14 @@ def test_a_signal_while_a_server_does_not_answer(
     assert process.returncode == ENDS[number]
     assert err.splitlines()[-1].startswith("seqenc: interrupted")
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("module", ["service.cli", "model.cli"])
+def test_a_module_is_its_command(module: str) -> None:
+    with running(sys.executable, "-m", module, "nonsense") as process:
+        _, err = process.communicate()
+    assert process.returncode == 2
+    assert "invalid choice: 'nonsense'" in err
 
 
 COMMANDS = [("seqenc", "--version"), ("seqenc-model", "--help")]
