@@ -144,10 +144,6 @@ def _progress() -> Iterator[Report]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
-
-
-if __name__ == "__main__":
     from seqenc_process import run_seqenc_model
 
     sys.exit(run_seqenc_model())
