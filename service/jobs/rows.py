@@ -90,15 +90,15 @@ def problem_of(text: str | None) -> str | None:
     if text is None:
         return NULL
     # Lone surrogates: JSON's escapes can spell them, and bytes that are not UTF-8 were decoded to them.
-    return None if _is_encodable(text) else INVALID_UTF8
+    return None if is_encodable(text) else INVALID_UTF8
 
 
 def replace_surrogates(text: str) -> str:
     """Spelled out, as \\udcff for the byte 0xff, so that texts that differ stay different."""
-    return text if _is_encodable(text) else text.encode("utf-8", "backslashreplace").decode()
+    return text if is_encodable(text) else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _is_encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
     if text.isascii():
         return True
     try:
