@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from service.jobs.arrow_json import decode, texts_of
 from service.jobs.errors import JobError
-from service.jobs.rows import replace_surrogates
+from service.jobs.surrogates import replace_surrogates
 from service.logs import log_event
 
 logger = logging.getLogger(__name__)

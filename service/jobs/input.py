@@ -72,6 +72,9 @@ def open_input(settings: JobSettings) -> Input:
 
 def _check_parquet(source: Source, head: ParquetHead, selection: Selection) -> str:
     for name in selection.columns:
+        own = name if name in head.schema.names else name.partition(".")[0]
+        if (count := head.schema.names.count(own)) > 1:
+            raise JobError(f"{source.path} has {count} columns {own}; rename them")
         if find_type(head.schema, name) is None and name not in source.partitions:
             raise JobError(f"{source.path} has no column {name}; it has {', '.join(head.schema.names)}")
     if selection.template is None:

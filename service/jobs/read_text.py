@@ -26,9 +26,9 @@ from service.jobs.rows import (
     Selection,
     Wanted,
     problem_of,
-    replace_surrogates,
 )
 from service.jobs.sources import Source
+from service.jobs.surrogates import replace_surrogates
 
 PLAIN_COLUMN = "text"
 # Characters or bytes of the records that become one batch.

@@ -18,7 +18,7 @@ from pyarrow import fs
 from service.job_settings import InputFormat, Quoting
 from service.jobs.errors import JobError, reading
 from service.jobs.own_files import OwnFiles, leave_out_jobs
-from service.jobs.rows import is_encodable, replace_surrogates
+from service.jobs.surrogates import is_encodable, replace_surrogates
 
 _FORMATS: dict[str, InputFormat] = {
     ".parquet": "parquet",

@@ -292,3 +292,11 @@ def test_bytes_in_the_name_of_a_partition_stay_different(run_job: Run, tmp_path:
         write_parquet(tmp_path / "in" / name / "a.parquet", {"text": ["a"]})
     assert run_job(tmp_path / "in", "--id-column", "k").status == 0
     assert pq.read_table(tmp_path / "out")["k"].to_pylist() == [r"\udcfe", r"\udcff"]
+
+
+@pytest.mark.parametrize("name", ["text", "k"])
+def test_a_column_that_a_file_has_twice_is_refused(run_job: Run, tmp_path: Path, name: str) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"])] * 3, names=["text", "k", name])
+    pq.write_table(table, tmp_path / "a.parquet")
+    outcome = run_job(tmp_path / "a.parquet", "--keep-columns", "k")
+    assert (outcome.status, f"a.parquet has 2 columns {name}; rename them" in outcome.err) == (1, True)
