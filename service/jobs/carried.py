@@ -7,9 +7,9 @@ from functools import cache
 
 import pyarrow as pa
 
-from service.jobs.arrow_json import decode
+from service.jobs.arrow_json import decode, texts_of
 from service.jobs.errors import JobError
-from service.jobs.rows import replace_surrogates
+from service.jobs.surrogates import replace_surrogates
 from service.logs import log_event
 
 logger = logging.getLogger(__name__)
@@ -26,11 +26,16 @@ def fit(array: pa.Array, kind: pa.DataType, path: str, name: str) -> pa.Array:
 
 
 def fit_all(array: pa.Array, kind: pa.DataType, path: str, name: str) -> pa.Array:
-    """Raises JobError where a value does not fit."""
+    """Raises JobError where a value does not fit. What becomes a string is its JSON."""
+    if _is_text(kind) and not _is_text(array.type):
+        texts = [None if text is None else replace_surrogates(text) for text in texts_of(array)]
+        return pa.array(texts, kind)
     try:
         return array.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise JobError(f"{path}: column {name} does not fit the other files' ({error})") from error
+        raise JobError(
+            f"{path}: column {name} does not fit the other files' ({error}); make them one type"
+        ) from error
 
 
 def repair_text(array: pa.Array) -> pa.Array:
@@ -42,7 +47,7 @@ def repair_text(array: pa.Array) -> pa.Array:
         return pa.ExtensionArray.from_storage(kind, repair_text(array.storage))
     if pa.types.is_dictionary(kind):
         return pa.DictionaryArray.from_arrays(array.indices, repair_text(array.dictionary))
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if _is_text(kind):
         return pa.array([None if text is None else replace_surrogates(text) for text in decode(array)], kind)
     if pa.types.is_struct(kind):
         children = [repair_text(array.field(index)) for index in range(kind.num_fields)]
@@ -53,6 +58,10 @@ def repair_text(array: pa.Array) -> pa.Array:
             kind, len(array), own, offset=array.offset, children=[repair_text(array.values)]
         )
     return array
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_valid(array: pa.Array) -> bool:

@@ -116,7 +116,7 @@ def _split_with_csv(source: Source, numbered: Iterable[tuple[int, Line]]) -> Ite
         nonlocal number, size, position, has_returns, is_end
         for number, (content, size, position) in numbered:  # noqa: B007
             text = _decode(source, number, content)
-            if text.count("\r") > text.endswith("\r\n"):
+            if "\r" in text and text.count("\r") > text.endswith("\r\n"):
                 text, has_returns = _protect_returns(text), True
             record.append(text)
             yield text
@@ -126,14 +126,8 @@ def _split_with_csv(source: Source, numbered: Iterable[tuple[int, Line]]) -> Ite
         nonlocal has_returns
         if has_returns:
             fields, has_returns = [field.replace(_RETURN, "\r") for field in fields], False
-        row = Row(
-            fields,
-            size if len(record) == 1 else sum(map(len, record)),
-            position,
-            number,
-            len(record),
-            problem,
-        )
+        count = len(record)
+        row = Row(fields, size if count == 1 else sum(map(len, record)), position, number, count, problem)
         record.clear()
         return row
 

@@ -58,7 +58,7 @@ def open_input(settings: JobSettings) -> Input:
             head = read_head(source) if source.format == "parquet" else None
             schema = _check_parquet(source, head, selection) if head else _check_text(source, selection)
         for name in selection.carried:
-            types[name] = _unify(source, name, types.get(name), _type_of(head, name))
+            types[name] = _unify(types.get(name), _type_of(head, name))
         row_count = None if row_count is None or head is None else row_count + head.row_count
         content = (
             {"sha256": source.hash_content()}
@@ -72,6 +72,9 @@ def open_input(settings: JobSettings) -> Input:
 
 def _check_parquet(source: Source, head: ParquetHead, selection: Selection) -> str:
     for name in selection.columns:
+        own = name if name in head.schema.names else name.partition(".")[0]
+        if (count := head.schema.names.count(own)) > 1:
+            raise JobError(f"{source.path} has {count} columns {own}; rename them")
         if find_type(head.schema, name) is None and name not in source.partitions:
             raise JobError(f"{source.path} has no column {name}; it has {', '.join(head.schema.names)}")
     if selection.template is None:
@@ -100,15 +103,12 @@ def _type_of(head: ParquetHead | None, name: str) -> pa.DataType:
     return (find_type(head.schema, name) if head else None) or pa.string()
 
 
-def _unify(source: Source, name: str, known: pa.DataType | None, found: pa.DataType) -> pa.DataType:
-    """The type that holds both."""
+def _unify(known: pa.DataType | None, found: pa.DataType) -> pa.DataType:
+    """The type that holds both; strings where Arrow has none."""
     if known is None or known == found:
         return found
-    schemas = [pa.schema([pa.field(name, kind)]) for kind in (known, found)]
+    schemas = [pa.schema([pa.field("", kind)]) for kind in (known, found)]
     try:
-        return pa.unify_schemas(schemas, promote_options="permissive").field(name).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise JobError(
-            f"{source.path}: column {name} is {found}, in files before it {known}; make them one type or "
-            "leave it out"
-        ) from error
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.string()

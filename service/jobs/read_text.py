@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -27,9 +26,9 @@ from service.jobs.rows import (
     Selection,
     Wanted,
     problem_of,
-    replace_surrogates,
 )
 from service.jobs.sources import Source
+from service.jobs.surrogates import replace_surrogates
 
 PLAIN_COLUMN = "text"
 # Characters or bytes of the records that become one batch.
@@ -46,8 +45,7 @@ _JSON_KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """The values of a row by column, or what is wrong with it."""
 
     values: Mapping[str, Any]

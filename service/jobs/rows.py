@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from service.jobs.errors import INVALID_UTF8, NULL, JobError
+from service.jobs.surrogates import is_encodable
 
 # "#" keeps them apart from the columns carried along.
 ID, TEXT, PROBLEM = "#id", "#text", "#problem"
@@ -90,22 +91,7 @@ def problem_of(text: str | None) -> str | None:
     if text is None:
         return NULL
     # Lone surrogates: JSON's escapes can spell them, and bytes that are not UTF-8 were decoded to them.
-    return None if _is_encodable(text) else INVALID_UTF8
-
-
-def replace_surrogates(text: str) -> str:
-    """Spelled out, as \\udcff for the byte 0xff, so that texts that differ stay different."""
-    return text if _is_encodable(text) else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _is_encodable(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return None if is_encodable(text) else INVALID_UTF8
 
 
 def text_columns(texts: Sequence[str | None], problems: Sequence[str | None]) -> dict[str, pa.Array]:

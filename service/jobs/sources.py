@@ -18,6 +18,7 @@ from pyarrow import fs
 from service.job_settings import InputFormat, Quoting
 from service.jobs.errors import JobError, reading
 from service.jobs.own_files import OwnFiles, leave_out_jobs
+from service.jobs.surrogates import is_encodable, replace_surrogates
 
 _FORMATS: dict[str, InputFormat] = {
     ".parquet": "parquet",
@@ -78,6 +79,7 @@ def find_sources(
 
 def _find(each: str, input_format: InputFormat | None, own: OwnFiles, quoting: Quoting) -> Iterator[Source]:
     filesystem, root, prefix = _open_filesystem(each)
+    _check_name(root)
     with reading(each):
         info = filesystem.get_file_info(root)
         base, found = root, [info]
@@ -91,7 +93,7 @@ def _find(each: str, input_format: InputFormat | None, own: OwnFiles, quoting: Q
         inside = [info]
         if info.type is fs.FileType.Directory:
             with reading(each):
-                inside = _list(filesystem, info.path)
+                inside = _list(filesystem, info.path, own)
         others = [file for file in inside if not own.contain(filesystem, file.path)]
         has_own = has_own or len(others) < len(inside)
         if info.type is fs.FileType.Directory:
@@ -127,6 +129,8 @@ def _expand(filesystem: Any, pattern: str) -> tuple[str, list[fs.FileInfo]]:
         matches = filesystem.handler.fs.glob(pattern) if glob.has_magic(wild) else []
     if not _is_hidden(wild, ""):
         matches = [path for path in matches if not _is_hidden(path, base)]
+    for path in matches:
+        _check_name(path)
     return base, filesystem.get_file_info(sorted(matches))
 
 
@@ -143,7 +147,7 @@ def _describe_missing(each: str, filesystem: Any, path: str) -> JobError:
     return JobError(f"{each} {what}; give files, folders, patterns or URLs")
 
 
-def _list(filesystem: Any, root: str) -> list[fs.FileInfo]:
+def _list(filesystem: Any, root: str, own: OwnFiles) -> list[fs.FileInfo]:
     if not isinstance(filesystem, fs.LocalFileSystem):
         found = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
         return [info for info in found if info.type is not fs.FileType.Directory]
@@ -153,7 +157,16 @@ def _list(filesystem: Any, root: str) -> list[fs.FileInfo]:
         for name in folders:
             _check_link(root, Path(folder, name))
         paths += [os.path.join(folder, name) for name in names]
-    return list(filesystem.get_file_info(paths))
+    for path in paths:
+        if not (_is_hidden(path, root) or own.contain(filesystem, path)):
+            _check_name(path)
+    return list(filesystem.get_file_info(list(filter(is_encodable, paths))))
+
+
+def _check_name(path: str) -> None:
+    """pyarrow opens no other names, nor could the output name such a file."""
+    if not is_encodable(path):
+        raise JobError(f"{replace_surrogates(path)} has a name that is not UTF-8; rename it")
 
 
 def _check_link(root: str, folder: Path) -> None:
@@ -181,8 +194,8 @@ def _open_filesystem(each: str) -> tuple[Any, str, str]:
     scheme = each.partition("://")[0]
     try:
         filesystem, path = fsspec.core.url_to_fs(each)
-    except (ImportError, ValueError) as error:
-        raise JobError(f"{each} cannot be opened: {error}") from error
+    except (ImportError, OSError, ValueError) as error:
+        raise JobError(f"{each} cannot be opened: {' '.join(str(error).split())}") from error
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path, f"{scheme}://"
 
 
@@ -191,8 +204,10 @@ def _path_of_url(url: str) -> str:
     host, slash, path = url.removeprefix("file:").removeprefix("//").partition("/")
     if host not in ("", "localhost"):
         raise JobError(f"{url} is on the host {host}; give a file of this machine: file:///path")
+    if not path:
+        raise JobError(f"{url} names no file; give its path: file:///path")
     path = slash + path
-    return path if os.path.lexists(path) else unquote(path)
+    return path if os.path.lexists(path) else unquote(path, errors="surrogateescape")
 
 
 def _source(
@@ -248,7 +263,10 @@ def _is_hidden(path: str, root: str) -> bool:
 
 def _partitions(path: str, root: str) -> dict[str, str | None]:
     pairs = (part.split("=", 1) for part in _relative(path, root).parts[:-1] if "=" in part)
-    return {name: None if value == _HIVE_NULL else unquote(value) for name, value in pairs}
+    return {
+        name: None if value == _HIVE_NULL else replace_surrogates(unquote(value, errors="surrogateescape"))
+        for name, value in pairs
+    }
 
 
 def _relative(path: str, root: str) -> PurePosixPath:

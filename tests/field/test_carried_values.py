@@ -261,3 +261,42 @@ def test_old_timestamps_of_spark_keep_the_year_9999(run_job: Run, tmp_path: Path
     pq.write_table(table, tmp_path / "in.parquet", use_deprecated_int96_timestamps=True, store_schema=False)
     assert run_job(tmp_path / "in.parquet", "--keep-columns", "until").status == 0
     assert pq.read_table(tmp_path / "out")["until"].to_pylist() == [last_day]
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_types_that_files_of_several_formats_do_not_share_become_strings(
+    run_job: Run, tmp_path: Path, form: str
+) -> None:
+    folder = tmp_path / "in"
+    first = {"text": ["a", "b"], "id": [2**53 + 1, None], "more": pa.array([UUIDS[0].bytes] * 2, pa.uuid())}
+    write_parquet(folder / "1.parquet", first)
+    broken = pa.array([[b"\xff"]]).view(pa.list_(pa.string()))
+    write_parquet(folder / "2.parquet", {"text": ["c"], "id": pa.array([1], pa.date32()), "more": broken})
+    (folder / "3.csv").write_text("id,text,more\n007,d,plain\n")
+    (folder / "4.jsonl").write_text('{"id": 1.50, "text": "e", "more": {"a": [1]}}\n')
+    flags = ("--id-column", "id", "--keep-columns", "more,text", "--output-format", form)
+    assert run_job(folder, *flags).status == 0
+    out = tmp_path / "out"
+    rows = read_lines(out) if form == "jsonl" else pq.read_table(out).to_pylist()
+    assert [(row["text"], row["id"], row["more"]) for row in rows] == [
+        ("a", "9007199254740993", str(UUIDS[0])),
+        ("b", None, str(UUIDS[0])),
+        ("c", "1970-01-02", r'["\udcff"]'),
+        ("d", "007", "plain"),
+        ("e", "1.5", '{"a": [1]}'),
+    ]
+
+
+def test_bytes_in_the_name_of_a_partition_stay_different(run_job: Run, tmp_path: Path) -> None:
+    for name in ("k=%FF", "k=%FE"):
+        write_parquet(tmp_path / "in" / name / "a.parquet", {"text": ["a"]})
+    assert run_job(tmp_path / "in", "--id-column", "k").status == 0
+    assert pq.read_table(tmp_path / "out")["k"].to_pylist() == [r"\udcfe", r"\udcff"]
+
+
+@pytest.mark.parametrize("name", ["text", "k"])
+def test_a_column_that_a_file_has_twice_is_refused(run_job: Run, tmp_path: Path, name: str) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"])] * 3, names=["text", "k", name])
+    pq.write_table(table, tmp_path / "a.parquet")
+    outcome = run_job(tmp_path / "a.parquet", "--keep-columns", "k")
+    assert (outcome.status, f"a.parquet has 2 columns {name}; rename them" in outcome.err) == (1, True)

@@ -286,6 +286,21 @@ def test_links_in_a_loop_and_what_is_not_a_file_are_short_errors(job: Job, tmp_p
         assert len(outcome.error) < 500
 
 
+def test_a_name_that_is_not_utf_8_is_the_one_named(job: Job, tiny_artifact: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    written(folder, "a.txt", "a\n")
+    written(folder, ".\udcff.txt", "hidden\n")
+    assert job(folder, out="1").texts == some("a")
+    for _ in range(2):
+        own = ["--artifact", str(tiny_artifact), "--out", f"{folder}/o\udcff", "--log-level", "error"]
+        assert cli.main(["job", str(folder), *own]) == 0
+    file = written(folder, "sub/b\udcff.txt", "b\n")
+    for given in (folder, file, f"{folder}/**/*.txt", f"file://{folder}/sub/b%FF.txt"):
+        outcome = job(given)
+        assert outcome.status == 1
+        assert rf"{folder}/sub/b\udcff.txt has a name that is not UTF-8; rename it" in outcome.error
+
+
 def test_a_damaged_file_among_others_is_the_one_named(job: Job, tmp_path: Path) -> None:
     for number in range(3):
         written(tmp_path, f"in/{number}.csv", "text\na\nb\n" if number != 1 else 'text\n"a\nb\n')
@@ -296,3 +311,5 @@ def test_a_damaged_file_among_others_is_the_one_named(job: Job, tmp_path: Path) 
 def test_an_empty_name_is_not_the_working_folder(job: Job) -> None:
     outcome = job("")
     assert (outcome.status, "an input is empty" in outcome.error) == (2, True)
+    outcome = job("file://")
+    assert (outcome.status, "file:// names no file" in outcome.error) == (1, True)
