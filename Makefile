@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 MODEL  := artifacts/all-MiniLM-L6-v2
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINNED := pyproject.toml client/pyproject.toml constraints.txt
+# One more than there are cores, up to 4, as tests of servers wait much.
+TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # cpu, cuda or exporter, built by whichever of these is there.
 TARGET  ?= cpu
@@ -25,7 +27,7 @@ serve: $(VENV)/.installed-serve $(MODEL)/manifest.json  ## the server in the for
 	@exec $(BIN)/seqenc serve --artifact $(MODEL)
 
 test: $(VENV)/.installed-dev  ## the whole test suite, on all cores
-	@exec $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
+	@exec $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-chaos: $(VENV)/.installed-dev  ## faults under load, for some minutes; its short form is in `make test`
 	@exec $(BIN)/python -m pytest tests/chaos --chaos-s 45

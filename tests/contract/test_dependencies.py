@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OWN = {"model", "service", "seqenc"}
+OWN = {"model", "service", "seqenc", "seqenc_process"}
 EVERY_EXTRA = ("cpu", "openvino", "export", "job", "ray", "otel", "dev")
 # Run in environments with requirements of their own.
 ELSEWHERE = {"bench", "tritonclient_probe.py"}
